@@ -22,8 +22,8 @@
 //! all panels of B in turn. A weight that is used many times is packed once ([`PackedB`]).
 //!
 //! Each element of C is a sum of chains of at most 384 fused multiply-adds in order of p; the chains are added in
-//! order. Their bounds depend on k only (`cpu::blocking::chain`), so the result does not depend on tiling, tasks, the number of
-//! threads, prior packing of B, or the instruction set (if it has a fused multiply-add).
+//! order. Their bounds depend on k only (`cpu::blocking::chain`), so the result does not depend on tiling, tasks, the
+//! number of threads, prior packing of B, or the instruction set (if it has a fused multiply-add).
 //! Limits: accumulators are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
 
@@ -40,10 +40,10 @@ mod tests;
 pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
 pub use cpu::packed::{PackMismatch, PackedB};
 pub use cpu::{scratch_bytes, warm_up};
-pub(crate) use cuda::copy::copy_numbers;
-pub(crate) use cuda::place::{lane_start, load_fragment};
+pub(crate) use cuda::copy::copy_elements;
+pub(crate) use cuda::position::{lane_start, load_fragment};
 pub(crate) use cuda::sm90_cases::chosen as chosen_on_hopper;
-pub use cuda::{place::ProductArgs, sm90_mainloop::HopperProductArgs};
+pub use cuda::{position::ProductArgs, sm90_mainloop::HopperProductArgs};
 pub use epilogue::{Epilogue, EpilogueKind, SliceEpilogue};
 
 use crate::extent::{area, span};
@@ -60,7 +60,7 @@ pub enum Layout {
     Transposed,
 }
 
-/// The factor β of the old values of C, as in BLAS.
+/// Factor β of the old values of C, as in BLAS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Beta {
     /// C = epilogue(A·B); the old values are not read.
@@ -115,11 +115,11 @@ impl Gemm {
     pub const fn tt(m: usize, n: usize, k: usize) -> Self {
         Self::new(m, n, k, Layout::Transposed, Layout::Transposed)
     }
-    /// The same product with these leading dimensions.
+    /// Copy with these leading dimensions.
     pub const fn with_leading_dimensions(self, lda: usize, ldb: usize, ldc: usize) -> Self {
         Self { lda, ldb, ldc, ..self }
     }
-    /// The same product, added to C.
+    /// Copy that adds the product to C.
     pub const fn accumulate(self) -> Self {
         Self { beta: Beta::One, ..self }
     }
@@ -153,7 +153,7 @@ impl Gemm {
     }
 }
 
-/// Several products of one specification in one call: product i uses A, B and C at i times the strides.
+/// Batch of products of one specification: product i uses A, B and C at i times the strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Batch {
     /// Number of products.
@@ -204,7 +204,7 @@ pub fn gemm<A: Element, B: Element, C: Element>(
     );
 }
 
-/// [`gemm`] with B already packed by [`PackedB::pack`]: the same bits, without packing again.
+/// [`gemm`] with B already packed by [`PackedB::pack`]: the same bits, without packing.
 ///
 /// # Panics
 /// As [`gemm`]; and if `b` is not k x n or was packed for another instruction set.

@@ -5,7 +5,7 @@ use super::sm80::{Flash, THREADS, TILE};
 use crate::arguments::Load;
 use crate::{
     dropout::cuda::{Mask, MaskParams},
-    gemm::{copy_numbers, lane_start, load_fragment},
+    gemm::{copy_elements, lane_start, load_fragment},
 };
 use ptx::{
     Address, Compare, Entry, F32, Global, Pair, Param, PointerParam, Ptr, Reg, Shared, Special, Storage, Tile, U32,
@@ -174,7 +174,7 @@ impl Copier {
             let to = self.tile.step(i * at_once, 0).take(k, to);
             match self.aligned {
                 true => k.cp_async_zero_fill(to, from.at(0), bytes),
-                false => copy_numbers(k, to, from, bytes),
+                false => copy_elements(k, to, from, bytes),
             }
         }
     }

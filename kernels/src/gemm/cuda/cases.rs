@@ -1,7 +1,7 @@
 //! The product's PTX programs: the list of specializations, and the cases in the simulator.
 
 use super::{
-    place::ProductArgs,
+    position::ProductArgs,
     sm80::Product,
     sm90::HopperProduct,
     sm90_cases,
@@ -33,25 +33,25 @@ pub(in crate::gemm) fn programs(sm: Sm) -> Vec<Program> {
         aligned: true,
         ..Product::new(spec, storage, output, epilogue, MULTIPROCESSORS)
     };
-    let (brain, single) = (Storage::Bf16, Storage::F32);
+    let (bf16, f32) = (Storage::Bf16, Storage::F32);
     let [nt, nn, tn] = [Gemm::nt(8, 8, 8), Gemm::nn(8, 8, 8), Gemm::tn(8, 8, 8)];
-    let mut all = vec![product(&nt, brain, brain, EpilogueKind::None, Blocking::SMALL)];
+    let mut all = vec![product(&nt, bf16, bf16, EpilogueKind::None, Blocking::SMALL)];
     for blocking in Blocking::ALL {
-        all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, EpilogueKind::None, blocking)));
-        all.push(product(&tn.accumulate(), brain, single, EpilogueKind::None, blocking));
+        all.extend([nt, nn, tn].map(|form| product(&form, bf16, bf16, EpilogueKind::None, blocking)));
+        all.push(product(&tn.accumulate(), bf16, f32, EpilogueKind::None, blocking));
     }
     let large = Blocking::LARGE;
     for epilogue in EpilogueKind::all().into_iter().filter(|kind| *kind != EpilogueKind::None) {
         let form = if matches!(epilogue, EpilogueKind::ActivationBackward(_)) { nn } else { nt };
-        all.push(product(&form, brain, brain, epilogue, large));
-        all.push(product(&form, single, single, epilogue, Blocking::SINGLE));
+        all.push(product(&form, bf16, bf16, epilogue, large));
+        all.push(product(&form, f32, f32, epilogue, Blocking::SINGLE));
     }
-    all.extend([nt, nn, tn].map(|form| product(&form, single, single, EpilogueKind::None, Blocking::SINGLE)));
-    all.push(product(&tn.accumulate(), single, single, EpilogueKind::None, Blocking::SINGLE));
-    all.push(product(&tn, brain, single, EpilogueKind::None, large));
+    all.extend([nt, nn, tn].map(|form| product(&form, f32, f32, EpilogueKind::None, Blocking::SINGLE)));
+    all.push(product(&tn.accumulate(), f32, f32, EpilogueKind::None, Blocking::SINGLE));
+    all.push(product(&tn, bf16, f32, EpilogueKind::None, large));
     all.extend([nt, nn, tn].map(|form| product(&form, Storage::F16, Storage::F16, EpilogueKind::None, large)));
-    for (form, storage) in [(nt, brain), (nn, brain), (tn, brain), (nt, single)] {
-        let blocking = if storage == single { Blocking::SINGLE } else { Blocking::SMALL };
+    for (form, storage) in [(nt, bf16), (nn, bf16), (tn, bf16), (nt, f32)] {
+        let blocking = if storage == f32 { Blocking::SINGLE } else { Blocking::SMALL };
         all.push(Product { aligned: false, ..product(&form, storage, storage, EpilogueKind::Bias, blocking) });
     }
     let mut seen = std::collections::HashSet::new();
@@ -160,7 +160,7 @@ mod tests {
     use crate::gemm::{Layout, cases::FORMS, cuda::split_k::SplitKReduceArgs};
     use half::{bf16, f16};
 
-    /// Runs `product` on `a` and `b`; returns C, whose `len` elements are NaN before.
+    /// Runs `product` on `a` and `b`; returns C, whose `len` elements are initialized with NaN.
     fn run<X: bytemuck::Pod, Y: Element>(
         product: &Product,
         spec: &Gemm,
@@ -193,7 +193,7 @@ mod tests {
 
     /// Gradient of a weight: bf16 operands, split-K, f32 sums added in order to an f32 gradient.
     #[test]
-    fn slices_of_k_add_up_to_the_product_and_always_to_the_same_bits() {
+    fn split_k_adds_partial_sums_in_order() {
         let spec = Gemm::tn(72, 40, 700);
         let product = Product::new(&spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8);
         assert_eq!(product.blocking, Blocking::SMALL);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_products_of_their_own() {
+    fn batch_elements_are_independent_products() {
         let spec = Gemm::nt(40, 24, 72);
         let product = Product {
             blocking: Blocking::SMALL,
@@ -244,9 +244,9 @@ mod tests {
         }
     }
 
-    /// Operands and results in wider rows, NaN between them, in every form.
+    /// Leading dimensions larger than rows, NaN in the gaps, in every form.
     #[test]
-    fn rows_may_lie_apart() {
+    fn leading_dimensions_may_exceed_rows() {
         for (form, a, b) in FORMS {
             for gap in [3, 8] {
                 let spec = Gemm::new(50, 24, 70, a, b);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn few_tiles_take_small_ones_and_many_large_ones() {
+    fn blocking_grows_with_the_number_of_tiles() {
         let blocking =
             |m, n| Product::new(&Gemm::nt(m, n, 768), Storage::Bf16, Storage::Bf16, EpilogueKind::None, 132).blocking;
         assert_eq!(blocking(32_768, 3072), Blocking::DEEP);

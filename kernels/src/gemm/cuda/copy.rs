@@ -1,7 +1,7 @@
 //! `cp.async` pipeline: copies of the k-tiles of A and B into the stages of shared memory.
 
 use super::{
-    place::{Operands, Side, Sizes, TilePlace},
+    position::{Operands, Side, Sizes, TilePosition},
     tiles::Blocking,
 };
 use ptx::{Address, B16, B32, Compare, Entry, Global, Ptr, Reg, S32, Shared, U32, U64};
@@ -17,7 +17,7 @@ pub(super) struct Loader {
     to: Ptr<Shared>,
     /// Bytes from a k-tile to the next.
     stride: Reg<U64>,
-    /// Along k: elements of k from the chunk on. Else: rows of k from the thread's first row on. Decreases by the depth
+    /// Steps of k left: from the thread's chunk on if k runs along rows, else from its first row on. Decreases by the depth
     /// of each k-tile.
     left: Reg<S32>,
     /// Bytes of the chunk inside m or n, if k runs down columns.
@@ -30,7 +30,7 @@ impl Loader {
         side: Side,
         operands: &Operands,
         sizes: &Sizes,
-        place: &TilePlace,
+        position: &TilePosition,
         base: Ptr<Shared>,
         thread: Reg<U32>,
     ) -> Self {
@@ -40,7 +40,7 @@ impl Loader {
         let column = k.shl(chunk, 3);
         let to = side.tile.chunk_address(k, k.offset(base, side.offset), row, chunk);
         let matrix = operands.layer(k, sizes, side.operand);
-        let (origin, extent) = (place.origin[side.operand], [sizes.m, sizes.n][side.operand]);
+        let (origin, extent) = (position.origin[side.operand], [sizes.m, sizes.n][side.operand]);
         let leading = sizes.leading[side.operand];
         let pitch = k.shl(leading, 1);
         let rows = (0..side.tile.rows / side.rows_at_once()).map(|i| k.add(row, i * side.rows_at_once()));
@@ -49,18 +49,18 @@ impl Loader {
         if side.along_k {
             // Rows past the last read the last row; their results are never stored.
             let last = k.sub(k.sub(extent, 1u32), origin);
-            let first = k.add(place.k_begin, column);
+            let first = k.add(position.k_begin, column);
             let rows = rows.map(|row| k.mul_lo(k.min_u32(row, last), pitch)).collect();
-            let left = k.variable("left", signed(k.sub(place.k_end, first)));
+            let left = k.variable("left", signed(k.sub(position.k_end, first)));
             let stride = k.mov(u64::from(2 * side.tile.columns));
             Self { side, from: at(origin, first), rows, to, stride, left, width: None }
         } else {
             let first = k.add(origin, column);
             let rows = rows.map(|row| k.mul_lo(row, pitch)).collect();
             let width = bytes_left(k, signed(k.sub(extent, first)));
-            let left = k.variable("left", signed(k.sub(k.sub(place.k_end, place.k_begin), row)));
+            let left = k.variable("left", signed(k.sub(k.sub(position.k_end, position.k_begin), row)));
             let stride = k.mul_wide(pitch, side.tile.rows);
-            Self { side, from: at(place.k_begin, first), rows, to, stride, left, width: Some(width) }
+            Self { side, from: at(position.k_begin, first), rows, to, stride, left, width: Some(width) }
         }
     }
 
@@ -79,7 +79,7 @@ impl Loader {
             let to = self.side.tile.step(row, 0).take(k, stage);
             match self.side.aligned {
                 true => k.cp_async_zero_fill(to, from.at(0), bytes),
-                false => copy_numbers(k, to, from, bytes),
+                false => copy_elements(k, to, from, bytes),
             }
         }
         k.advance(self.from, self.stride);
@@ -88,53 +88,53 @@ impl Loader {
     }
 }
 
-/// Valid bytes, 0 to 16, of a chunk of 16-bit elements of which `numbers` remain.
-fn bytes_left(k: &Entry, numbers: Reg<S32>) -> Reg<U32> {
-    let within = k.max_s32(k.min_s32(numbers, 8), 0);
+/// Valid bytes, 0 to 16, of a chunk of 16-bit elements of which `elements` remain.
+fn bytes_left(k: &Entry, elements: Reg<S32>) -> Reg<U32> {
+    let within = k.max_s32(k.min_s32(elements, 8), 0);
     k.shl(k.reinterpret::<S32, U32>(within), 1)
 }
 
 /// Copies a chunk of 16-bit elements one by one through registers, for unaligned rows.
-pub(crate) fn copy_numbers(k: &Entry, to: Address<Shared>, from: Ptr<Global>, bytes: Reg<U32>) {
-    let number = |i: u32| {
+pub(crate) fn copy_elements(k: &Entry, to: Address<Shared>, from: Ptr<Global>, bytes: Reg<U32>) {
+    let element = |i: u32| {
         let value: Reg<B16> = k.split(k.mov::<B32>(0u32))[0];
         let exists = k.setp(Compare::Gt, bytes, 2 * i);
         k.when(exists, || k.ld_into(from.at(2 * i as i32), [value]));
         value
     };
-    let halves: [Reg<B16>; 8] = std::array::from_fn(|i| number(i as u32));
+    let halves: [Reg<B16>; 8] = std::array::from_fn(|i| element(i as u32));
     let words: [Reg<B32>; 4] = std::array::from_fn(|i| k.join(halves[2 * i], halves[2 * i + 1]));
     k.st(to, words);
 }
 
 /// Pipeline of `blocking.stages` stages.
-pub(super) struct Ring<'a> {
+pub(super) struct Pipeline<'a> {
     pub k: &'a Entry,
     pub blocking: Blocking,
     pub stage_bytes: u32,
     pub loaders: &'a [Loader; 2],
 }
 
-impl Ring<'_> {
+impl Pipeline<'_> {
     /// Streams the k-tiles through the stages and calls `multiply` with the byte offset of each k-tile's stage.
     /// Afterwards all threads may reuse shared memory.
-    pub(super) fn run(&self, place: &TilePlace, multiply: impl FnOnce(Reg<U32>)) {
+    pub(super) fn run(&self, position: &TilePosition, multiply: impl FnOnce(Reg<U32>)) {
         let Self { k, blocking, .. } = *self;
         let ahead = blocking.stages - 1;
         k.comment("the first slices");
         let write = k.variable::<U32>("write", 0u32);
         for i in 0..ahead {
-            k.if_(k.setp(Compare::Gt, place.slices, i), || self.issue(write));
+            k.if_(k.setp(Compare::Gt, position.k_tiles, i), || self.issue(write));
             self.commit();
         }
         let read = k.variable::<U32>("read", 0u32);
         k.comment("every slice, with the copy of a later one beside it");
-        k.for_(0u32, place.slices, 1u32, |i| {
+        k.for_(0u32, position.k_tiles, 1u32, |i| {
             if self.copies_are_asynchronous() {
                 k.cp_async_wait(ahead - 1);
             }
             k.bar_sync();
-            k.if_(k.lt(k.add(i, ahead), place.slices), || self.issue(write));
+            k.if_(k.lt(k.add(i, ahead), position.k_tiles), || self.issue(write));
             self.commit();
             multiply(read);
             self.advance(read);

@@ -1,8 +1,8 @@
 //! Epilogues on the GPU: from a tile's accumulators to C.
 //!
-//! The accumulators go through shared memory once, because an `mma` fragment gives a thread two neighboring elements
-//! and efficient stores take 16 bytes. Any product that leaves a tile of f32 sums in shared memory ([`EpilogueEmitter::tile`])
-//! can use this epilogue.
+//! The accumulators go through shared memory once, because a thread holds two neighboring elements of an `mma` fragment
+//! and efficient stores take 16 bytes. Any product that stores a tile of f32 accumulators in shared memory
+//! ([`EpilogueEmitter::tile`]) can use this epilogue.
 //!
 //! ```text
 //! a warp computes 16 rows x 64 columns at a time; a lane computes 8 columns of each quarter of a row:
@@ -12,11 +12,11 @@
 //! ```
 //!
 //! so that all words of a dropout counter are used (four words for four quarters), two lanes fill a sector of 32 bytes,
-//! and the eight lanes that shared memory serves at once (rows that differ in two bits, two halves) have no bank
-//! conflict with [`Swizzle::Reversed`].
+//! and the eight lanes of a shared-memory transaction (rows that differ in two bits, two halves) have no bank conflict
+//! with [`Swizzle::Reversed`].
 
 use super::{
-    place::{Operands, Sizes, TilePlace, WarpPlace},
+    position::{Operands, Sizes, TilePosition, WarpPosition},
     tiles::Blocking,
 };
 use crate::arguments::{Address, Argument, Load, Value};
@@ -70,7 +70,7 @@ pub(crate) struct EpilogueParams {
     mask: Option<MaskParams>,
 }
 
-/// bias, the matrix that is read, the pre-activation that is saved, dropout: those that the epilogue has.
+/// Parameters in this order: bias, matrix that is read, saved pre-activation, dropout; only those that the epilogue has.
 impl Argument for Epilogue<Address> {
     type Param = EpilogueParams;
     fn declare(k: &Entry, _: &str, has: &dyn Fn(&str) -> bool) -> EpilogueParams {
@@ -104,14 +104,14 @@ pub(super) struct Target {
 }
 
 /// Position of a lane in a block of 16 rows x 64 columns.
-pub(super) struct LanePlace {
+pub(super) struct LanePosition {
     /// 0 to 15
     pub row: Reg<U32>,
     /// 0 or 1: the half of each quarter's sixteen columns.
     pub half: Reg<U32>,
 }
 
-impl LanePlace {
+impl LanePosition {
     pub(super) fn find(k: &Entry, lane: Reg<U32>) -> Self {
         let bit = |from: u32, to: u32| k.shl(k.and(k.shr(lane, from), 1u32), to);
         let (low, middle, half) = (k.or(bit(1, 0), bit(3, 1)), k.or(bit(2, 2), bit(4, 3)), k.and(lane, 1u32));
@@ -131,7 +131,8 @@ struct Run {
 
 /// Dropout multipliers of the 32 elements of a lane's row.
 enum Factors {
-    Numbers(Box<Multipliers>),
+    /// One register per element.
+    Values(Box<Multipliers>),
     /// Eight bits per quarter, and the multiplier of elements whose bit is set.
     Bits(Reg<U32>, Reg<F32>),
 }
@@ -139,7 +140,7 @@ enum Factors {
 impl Factors {
     fn new(k: &Entry, mask: &Mask, row: Reg<U32>, first: Reg<U32>, sparing: bool) -> Self {
         if !sparing {
-            return Self::Numbers(Box::new(mask.multipliers(k, row, first)));
+            return Self::Values(Box::new(mask.multipliers(k, row, first)));
         }
         let bits = k.variable("kept", 0u32);
         for i in 0..8 {
@@ -154,7 +155,7 @@ impl Factors {
     /// Multipliers of the eight columns in `quarter`.
     fn quarter(&self, k: &Entry, quarter: usize) -> [Reg<F32>; 8] {
         match *self {
-            Self::Numbers(ref factors) => factors.quarter(quarter),
+            Self::Values(ref factors) => factors.quarter(quarter),
             Self::Bits(bits, scale) => std::array::from_fn(|i| {
                 let bit = k.and(bits, 1u32 << (8 * quarter + i));
                 k.selp(scale, 0.0f32, k.setp(Compare::Ne, bit, 0u32))
@@ -209,7 +210,7 @@ impl EpilogueEmitter {
         k: &Entry,
         blocking: Blocking,
         base: Ptr<Shared>,
-        warp: &WarpPlace,
+        warp: &WarpPosition,
         sums: &[Reg<F32>],
     ) {
         k.comment("sums -> shared memory");
@@ -230,23 +231,23 @@ impl EpilogueEmitter {
         base: Ptr<Shared>,
         thread: Reg<U32>,
         sizes: &Sizes,
-        place: &TilePlace,
+        position: &TilePosition,
     ) {
         k.comment("16 rows x 64 columns a warp: epilogue, C");
         let Blocking { m, n, warps, .. } = blocking;
         let (tile, panels, warps) = (Self::tile(blocking), n / 64, warps.0 * warps.1);
         let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
-        let LanePlace { row, half } = LanePlace::find(k, lane);
+        let LanePosition { row, half } = LanePosition::find(k, lane);
         let panel = k.and(warp, panels - 1);
         let row = k.mad_lo(k.shr(warp, panels.ilog2()), 16, row);
         let first = k.mad_lo(panel, 64, k.shl(half, 3));
         let start = k.mov_pointer(tile.chunk_address(k, base, row, k.shr(first, 2)));
-        let rows = k.min_u32(sizes.m, k.add(place.origin[0], m));
+        let rows = k.min_u32(sizes.m, k.add(position.origin[0], m));
         let c = operands.layer(k, sizes, 2);
         let target = Target { c, columns: sizes.n, leading: sizes.leading[2] };
-        let panel = self.panel(k, &target, k.add(place.origin[1], first), half);
+        let panel = self.panel(k, &target, k.add(position.origin[1], first), half);
         let down = 16 * (warps / panels);
-        k.for_(k.add(place.origin[0], row), rows, down, |row| {
+        k.for_(k.add(position.origin[0], row), rows, down, |row| {
             self.write_row(k, &tile, start, &panel, row);
             k.advance(start, down * tile.pitch());
         });
@@ -343,7 +344,7 @@ impl EpilogueEmitter {
 }
 
 impl Panel {
-    /// The panel `panels` · 64 columns to the right.
+    /// Panel `panels` · 64 columns to the right.
     pub(super) fn along(&self, k: &Entry, panels: u32) -> Self {
         let along = |matrix: Ptr<Global>, storage: Storage| match panels {
             0 => matrix,
@@ -372,13 +373,13 @@ impl Matrices {
 
 /// Address of a lane's first pair of accumulators in `tile`. A fragment holds columns 2·(lane mod 4) and the next one,
 /// of rows lane / 4 and lane / 4 + 8.
-pub(super) fn fragment_start(k: &Entry, tile: &Tile, base: Ptr<Shared>, warp: &WarpPlace) -> Ptr<Shared> {
+pub(super) fn fragment_start(k: &Entry, tile: &Tile, base: Ptr<Shared>, warp: &WarpPosition) -> Ptr<Shared> {
     let (group, pair) = (k.shr(warp.lane, 2), k.and(warp.lane, 3u32));
     let (row, chunk) = (k.add(warp.origin[0], group), k.add(k.shr(warp.origin[1], 2), k.shr(pair, 1)));
     k.index(tile.chunk_address(k, base, row, chunk), k.and(pair, 1u32), 8)
 }
 
-/// Stores the four accumulators of the fragment `down` rows and `along` columns from the first.
+/// Stores the four accumulators of the fragment `down` rows below and `along` columns right of the first.
 pub(super) fn store_fragment(k: &Entry, tile: &Tile, start: Ptr<Shared>, [down, along]: [u32; 2], sums: &[Reg<F32>]) {
     k.st(tile.step(down, along).take(k, start), [sums[0], sums[1]]);
     k.st(tile.step(down + 8, along).take(k, start), [sums[2], sums[3]]);

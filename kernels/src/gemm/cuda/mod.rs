@@ -3,7 +3,7 @@
 pub(in crate::gemm) mod cases;
 pub(crate) mod copy;
 pub(crate) mod epilogue;
-pub(crate) mod place;
+pub(crate) mod position;
 mod simt;
 pub mod sm80;
 pub mod sm90;

@@ -18,7 +18,7 @@
 
 use super::{
     epilogue::{EpilogueEmitter, EpilogueOptions},
-    place::{Operands, ProductArgs, Sizes, TilePlace},
+    position::{Operands, ProductArgs, Sizes, TilePosition},
     tiles::Blocking,
 };
 use ptx::{Entry, F32, Global, Pred, Ptr, Reg, Shared, Special, Storage, U32, U64};
@@ -54,20 +54,20 @@ impl Loader {
         along_k: bool,
         operands: &Operands,
         sizes: &Sizes,
-        place: &TilePlace,
+        position: &TilePosition,
         base: Ptr<Shared>,
     ) -> Self {
         let thread = k.special(Special::TidX);
         let matrix = operands.layer(k, sizes, operand);
-        let (origin, extent) = (place.origin[operand], [sizes.m, sizes.n][operand]);
+        let (origin, extent) = (position.origin[operand], [sizes.m, sizes.n][operand]);
         let pitch = k.shl(sizes.leading[operand], 2);
         let base = k.offset(base, operand as u32 * SLICE);
         let at = |row, column| k.mov_pointer(k.index(k.index(matrix, row, pitch), column, 4u32));
-        let end = place.k_end;
+        let end = position.k_end;
         if along_k {
             // p = thread mod 16, rows thread / 16, + 16, ...
             let (row, p) = (k.shr(thread, 4), k.and(thread, 15u32));
-            let depth = k.variable("depth", k.add(place.k_begin, p));
+            let depth = k.variable("depth", k.add(position.k_begin, p));
             let last = k.sub(extent, 1u32);
             let from = (0..COPIED).map(|i| at(k.min_u32(k.add(k.add(origin, row), 16 * i), last), depth)).collect();
             let to = k.index(k.index(base, p, PITCH), row, 4u32);
@@ -75,18 +75,18 @@ impl Loader {
         } else {
             // Column thread mod 64, p = thread / 64, + 4, ...
             let (p, column) = (k.shr(thread, 6), k.and(thread, 63u32));
-            let depth = k.variable("depth", k.add(place.k_begin, p));
-            let place = k.add(origin, column);
-            let from = (0..COPIED).map(|i| at(k.add(depth, 4 * i), place)).collect();
+            let depth = k.variable("depth", k.add(position.k_begin, p));
+            let column_of_c = k.add(origin, column);
+            let from = (0..COPIED).map(|i| at(k.add(depth, 4 * i), column_of_c)).collect();
             let to = k.index(k.index(base, p, PITCH), column, 4u32);
-            let exists = Some(k.lt(place, extent));
+            let exists = Some(k.lt(column_of_c, extent));
             Self { along_k, from, exists, depth, end, stride: k.mul_wide(pitch, BLOCKING.k), to }
         }
     }
 
     /// Loads the thread's elements of the next k-tile, zero outside the operand, and advances.
     fn load(&self, k: &Entry) -> Vec<Reg<F32>> {
-        let number = |(i, &from): (u32, &Ptr<Global>)| {
+        let element = |(i, &from): (u32, &Ptr<Global>)| {
             let value = k.mov(0.0f32);
             let within = match self.exists {
                 None => k.lt(self.depth, self.end),
@@ -96,7 +96,7 @@ impl Loader {
             k.advance(from, self.stride);
             value
         };
-        let values = (0u32..).zip(&self.from).map(number).collect();
+        let values = (0u32..).zip(&self.from).map(element).collect();
         k.add_into(self.depth, self.depth, BLOCKING.k);
         values
     }
@@ -110,15 +110,15 @@ impl Loader {
     }
 }
 
-/// Emits the product; `along_k` as in [`Side`](super::place::Side), of A and B.
+/// Emits the product; `along_k` as in [`Side`](super::position::Side), of A and B.
 pub(super) fn product(k: &Entry, options: EpilogueOptions, along_k: [bool; 2]) {
     let params = ProductArgs::declare(k, &|name| options.has(name));
     let operands = Operands::new(&params, Storage::F32, options.output);
     let sizes = Sizes::load(k, &params);
     let epilogue = EpilogueEmitter::new(options, params.epilogue);
-    let place = TilePlace::find(k, BLOCKING, &sizes);
+    let position = TilePosition::find(k, BLOCKING, &sizes);
     let base = k.dynamic_shared(128);
-    let loaders = [0, 1].map(|side| Loader::new(k, side, along_k[side], &operands, &sizes, &place, base));
+    let loaders = [0, 1].map(|side| Loader::new(k, side, along_k[side], &operands, &sizes, &position, base));
     let thread = k.special(Special::TidX);
     let (down, along) = (k.shr(thread, 4), k.and(thread, 15u32));
     let (rows, columns) = (k.index(base, down, 16), k.index(k.offset(base, SLICE), along, 16));
@@ -130,7 +130,7 @@ pub(super) fn product(k: &Entry, options: EpilogueOptions, along_k: [bool; 2]) {
     loaders.iter().for_each(|loader| loader.store(k, stage, loader.load(k)));
     k.bar_sync();
     k.comment("every slice, the next one under way");
-    k.for_(0u32, place.slices, 1u32, |_| {
+    k.for_(0u32, position.k_tiles, 1u32, |_| {
         let next = loaders.each_ref().map(|loader| loader.load(k));
         let (rows, columns) = (k.offset(rows, stage), k.offset(columns, stage));
         for p in 0..BLOCKING.k {
@@ -152,5 +152,5 @@ pub(super) fn product(k: &Entry, options: EpilogueOptions, along_k: [bool; 2]) {
         k.st(tile.chunk_address(k, base, row, along).at(0), [sums[0], sums[1], sums[2], sums[3]]);
     }
     k.bar_sync();
-    epilogue.write(k, BLOCKING, &operands, base, thread, &sizes, &place);
+    epilogue.write(k, BLOCKING, &operands, base, thread, &sizes, &position);
 }

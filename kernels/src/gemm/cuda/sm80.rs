@@ -18,7 +18,7 @@
 //!             ldmatrix A[WM, 16], B[16, WN] of this warp;                             // one step ahead of
 //!             mma.m16n8k16 for each 16 x 8 of the warp's tile;                        // these
 //!     }   }
-//!     __syncthreads();                                                               // all have read
+//!     __syncthreads();                                               // all threads have read the last k-tile
 //!     accumulators -> shared memory; __syncthreads();                                 // f32, over the stages
 //!     each warp: 16 rows x 64 columns at a time, 16 bytes a thread -> epilogue -> C
 //! }
@@ -35,7 +35,7 @@
 //!
 //! Cost: 2·m·n·k FLOP; A is read n / BN times and B m / BM times, mostly from L2. A product with few tiles and a long k
 //! (a weight's gradient) uses split-K ([`Product::split`]): split z writes its own f32 sums, and a second kernel
-//! (`split_k`) adds them in order of z, so the result does not depend on the order in which blocks epilogue.
+//! (`split_k`) adds them in order of z, so the result does not depend on the order in which blocks finish.
 //!
 //! If leading dimensions are multiples of eight, rows start at multiples of 16 bytes: copies are `cp.async`, and tails
 //! are zero-filled. Any other leading dimension, or n, takes the same program with copies and stores element by element
@@ -45,13 +45,13 @@
 //! Source: the pipeline is that of CUTLASS 2 (Thakkar et al. 2023), the swizzle that of its
 //! `RowMajorTensorOpMultiplicandCrosswise` layouts.
 //!
-//! Arguments: [`ProductArgs`]. Limits: every matrix spans fewer than 2³² elements; base addresses are multiples of 16; epilogues other than
-//! [`EpilogueKind::None`] need a grid of one z.
+//! Arguments: [`ProductArgs`]. Limits: every matrix spans fewer than 2³² elements; base addresses are multiples of 16;
+//! epilogues other than [`EpilogueKind::None`] need a grid of one z.
 
 use super::{
-    copy::{Loader, Ring},
+    copy::{Loader, Pipeline},
     epilogue::{EpilogueEmitter, EpilogueOptions},
-    place::{FragmentPlace, Operands, ProductArgs, Side, Sizes, TilePlace, WarpPlace},
+    position::{FragmentPosition, Operands, ProductArgs, Side, Sizes, TilePosition, WarpPosition},
     simt,
     tiles::Blocking,
 };
@@ -127,11 +127,11 @@ impl Product {
     /// Shared memory of a block, bytes: the stages or the f32 tile of sums, whichever is larger.
     pub fn shared_bytes(&self) -> u32 {
         let Blocking { m, n, k, stages, .. } = self.blocking;
-        let ring = match self.storage {
+        let pipeline = match self.storage {
             Storage::F32 => simt::SHARED_BYTES,
             _ => stages * (m + n) * k * self.storage.bytes(),
         };
-        ring.max(m * n * 4)
+        pipeline.max(m * n * 4)
     }
 
     /// Maximum registers per thread.
@@ -167,19 +167,19 @@ impl Product {
         let operands = Operands::new(&params, self.storage, self.output);
         let sizes = Sizes::load(k, &params);
         let epilogue = EpilogueEmitter::new(options, params.epilogue);
-        let place = TilePlace::find(k, self.blocking, &sizes);
+        let position = TilePosition::find(k, self.blocking, &sizes);
         let (base, sides) = (k.dynamic_shared(128), self.sides());
         k.comment("where this thread copies from and to");
         let thread = k.special(Special::TidX);
-        let loaders = sides.map(|side| Loader::new(k, side, &operands, &sizes, &place, base, thread));
+        let loaders = sides.map(|side| Loader::new(k, side, &operands, &sizes, &position, base, thread));
         k.comment("where this warp's fragments lie");
-        let warp = WarpPlace::find(k, self.blocking, thread);
-        let fragments = sides.map(|side| FragmentPlace::find(k, side, base, &warp));
+        let warp = WarpPosition::find(k, self.blocking, thread);
+        let fragments = sides.map(|side| FragmentPosition::find(k, side, base, &warp));
         let (down, along) = (self.blocking.warp().0 / 16, self.blocking.warp().1 / 8);
         let sums = k.registers::<F32>("acc", (4 * down * along) as usize);
         sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
         let stage_bytes = sides[0].tile.bytes() + sides[1].tile.bytes();
-        Ring { k, blocking: self.blocking, stage_bytes, loaders: &loaders }.run(&place, |stage| {
+        Pipeline { k, blocking: self.blocking, stage_bytes, loaders: &loaders }.run(&position, |stage| {
             let at = fragments.map(|fragment| fragment.in_stage(k, stage));
             let load = |kk| at.each_ref().map(|side| side.load::<P>(k, kk));
             let steps = self.blocking.k / 16;
@@ -193,7 +193,7 @@ impl Product {
             }
         });
         epilogue.store_fragments(k, self.blocking, base, &warp, &sums);
-        epilogue.write(k, self.blocking, &operands, base, thread, &sizes, &place);
+        epilogue.write(k, self.blocking, &operands, base, thread, &sizes, &position);
     }
 
     fn options(&self) -> EpilogueOptions {

@@ -1,4 +1,4 @@
-//! Hopper's product: which specializations there are, and its cases in the simulator.
+//! Programs of Hopper's product, the choice for a case, and its cases in the simulator.
 
 use super::{sm90::HopperProduct, sm90_mainloop::HopperProductArgs, tiles::HopperTile, variants::INTO_F32};
 use crate::gemm::{
@@ -16,46 +16,46 @@ use ptx::{Storage, sim::Approximation};
 /// Multiprocessors of the GPU for which the table's programs are chosen.
 const MULTIPROCESSORS: usize = GpuSpec::H200.multiprocessors;
 
-/// The specializations that an encoder layer, its heads and their gradients need: every tile in every form, every
-/// epilogue on the two large tiles, and of the rest an example each.
+/// Programs for an encoder layer, its heads and their gradients: every tile in every form, every epilogue on the two large
+/// tiles, and an example of each other option.
 pub(in crate::gemm) fn programs() -> Vec<Program> {
     let product = |spec: &Gemm, storage, output, epilogue, tile| {
         let product = HopperProduct::new(spec, storage, output, epilogue, MULTIPROCESSORS);
         HopperProduct { tile, ..product.expect("TMA loads rows of 16 bytes") }
     };
-    let (brain, single) = (Storage::Bf16, Storage::F32);
+    let (bf16, f32) = (Storage::Bf16, Storage::F32);
     let [nt, nn, tn] = [Gemm::nt(8, 8, 8), Gemm::nn(8, 8, 8), Gemm::tn(8, 8, 8)];
     let mut all = Vec::new();
     for tile in HopperTile::ALL {
-        all.extend([nt, nn, tn].map(|form| product(&form, brain, brain, EpilogueKind::None, tile)));
-        all.push(product(&tn, brain, single, EpilogueKind::None, tile));
+        all.extend([nt, nn, tn].map(|form| product(&form, bf16, bf16, EpilogueKind::None, tile)));
+        all.push(product(&tn, bf16, f32, EpilogueKind::None, tile));
     }
     for tile in HopperTile::all(Beta::One) {
-        all.push(product(&tn.accumulate(), brain, single, EpilogueKind::None, tile));
+        all.push(product(&tn.accumulate(), bf16, f32, EpilogueKind::None, tile));
     }
     for epilogue in EpilogueKind::all().into_iter().filter(|kind| *kind != EpilogueKind::None) {
         let form = if matches!(epilogue, EpilogueKind::ActivationBackward(_)) { nn } else { nt };
-        all.extend([HopperTile::WIDE, HopperTile::PING_PONG].map(|tile| product(&form, brain, brain, epilogue, tile)));
+        all.extend([HopperTile::WIDE, HopperTile::PING_PONG].map(|tile| product(&form, bf16, bf16, epilogue, tile)));
     }
-    all.push(product(&Gemm::tt(8, 8, 8), brain, brain, EpilogueKind::None, HopperTile::SQUARE));
+    all.push(product(&Gemm::tt(8, 8, 8), bf16, bf16, EpilogueKind::None, HopperTile::SQUARE));
     all.push(product(&nt, Storage::F16, Storage::F16, EpilogueKind::None, HopperTile::WIDE));
-    all.push(HopperProduct { aligned: false, ..product(&nt, brain, brain, EpilogueKind::Bias, HopperTile::SQUARE) });
+    all.push(HopperProduct { aligned: false, ..product(&nt, bf16, bf16, EpilogueKind::Bias, HopperTile::SQUARE) });
     all.iter().map(HopperProduct::program).collect()
 }
 
-/// What the engine launches for a case in bf16.
+/// Launch that the engine chooses for a case in bf16.
 pub(crate) struct Chosen {
-    /// The program.
+    /// Name of the program.
     pub(crate) name: Name,
-    /// Tiles of C, in all layers of k.
+    /// Tiles of C, of all splits of k.
     pub(crate) tiles: usize,
-    /// Layers of k, whose sums are added by a second kernel where there is more than one.
+    /// Splits of k; a second kernel adds their sums if there are several.
     pub(crate) layers: usize,
-    /// What [`HopperTile::cycles`] says of it.
+    /// Prediction of [`HopperTile::cycles`].
     pub(crate) cycles: usize,
 }
 
-/// The choice for a case; `None` where Hopper's product cannot serve it.
+/// Choice for a case; `None` if Hopper's product does not support it.
 pub(crate) fn chosen(case: &Case, multiprocessors: usize) -> Option<Chosen> {
     let (wanted, epilogue) = read(case);
     let spec = Gemm { beta: Beta::Zero, ..wanted };
@@ -69,7 +69,7 @@ pub(crate) fn chosen(case: &Case, multiprocessors: usize) -> Option<Chosen> {
         product = new(&wanted)?;
     }
     let (layers, chunk) = cut;
-    // Layers lie like more rows of tiles.
+    // Splits are scheduled like more rows of tiles.
     let rows = spec.m.next_multiple_of(HopperTile::M as usize) * layers;
     Some(Chosen {
         name: product.name(),
@@ -79,23 +79,23 @@ pub(crate) fn chosen(case: &Case, multiprocessors: usize) -> Option<Chosen> {
     })
 }
 
-/// Hopper's product for operands in `x` and C in `y`, where it has one.
+/// Specialization for operands stored as `x` and C stored as `y`; `None` if TMA does not support the operands.
 fn hopper_product(spec: &Gemm, x: DType, y: DType, kind: EpilogueKind) -> Option<HopperProduct> {
     HopperProduct::new(spec, x.into(), y.into(), kind, MULTIPROCESSORS)
 }
 
-/// Whether Hopper has a program for a case of the table in one storage type.
+/// True if Hopper's product supports a case of the table whose matrices are all stored as `dtype`.
 pub(in crate::gemm) fn has_program(spec: &Gemm, dtype: DType, kind: EpilogueKind) -> bool {
     hopper_product(spec, dtype, dtype, kind).is_some()
 }
 
 impl<X: Element, Y: Element> Problem<X, Y> {
-    /// Hopper's product for the problem, where it has one.
+    /// Specialization for the problem; `None` if TMA does not support the operands.
     pub(in crate::gemm) fn hopper(&self) -> Option<HopperProduct> {
         hopper_product(&self.spec, X::DTYPE, Y::DTYPE, self.kind)
     }
 
-    /// C and the kept pre-activation as they lie, from `multiprocessors` blocks.
+    /// Runs the program on at most `multiprocessors` blocks: C and the saved pre-activation, with their gaps.
     pub(in crate::gemm) fn simulate_hopper(
         &self,
         gpu: &GpuRunner<'_>,
@@ -128,8 +128,8 @@ mod tests {
 
     const EXACT: Approximation = Approximation::ALL[0];
 
-    /// The ring runs on from tile to tile, more often round than it has stages, on both tiles and in every form; who
-    /// computes a tile does not change a bit.
+    /// The pipeline continues across tiles and wraps around, with every tile size and in every form. The block that
+    /// computes a tile does not change its bits.
     #[test]
     fn results_are_the_same_bits_for_any_number_of_blocks() {
         for (form, a, b) in FORMS {
@@ -157,9 +157,9 @@ mod tests {
         }
     }
 
-    /// Operands and results within wider rows, NaN between them; C with rows that begin anywhere.
+    /// Leading dimensions larger than rows, NaN in the gaps; rows of C aligned or not.
     #[test]
-    fn rows_may_lie_apart() {
+    fn leading_dimensions_may_exceed_rows() {
         for (form, a, b) in FORMS {
             for (n, gap) in [(24, 8), (24, 3), (if form.ends_with('t') { 37 } else { 40 }, 1)] {
                 let spec = Gemm::new(72, n, 72, a, b);
@@ -180,7 +180,8 @@ mod tests {
         }
     }
 
-    /// Runs a plain product of `layers` slices of k on one block, from NaN on.
+    /// Runs a product without an epilogue on one block, with `layers` = (splits, steps of k of each); C is initialized with
+    /// NaN.
     fn run<X: bytemuck::Pod>(
         product: &HopperProduct,
         spec: &Gemm,
@@ -200,7 +201,7 @@ mod tests {
         device.read(c).expect("C is there")
     }
 
-    /// The rule for plain sums: twice what plain f32 errs by.
+    /// Checks sums without an epilogue against the error bound: twice the error of naive f32.
     #[track_caller]
     fn assert_sums(case: &str, spec: &Gemm, a: &[f32], b: &[f32], c: &[f32]) {
         fn define<R: Real>(spec: &Gemm, a: &[f32], b: &[f32]) -> Vec<R> {
@@ -211,9 +212,9 @@ mod tests {
         within_error(case, c, naive, &exact).unwrap_or_else(|message| panic!("{message}"));
     }
 
-    /// The gradient of a weight, k cut into slices that each give sums of their own.
+    /// Gradient of a weight with split-K: each split writes its own partial sums.
     #[test]
-    fn slices_of_k_add_up_to_the_product() {
+    fn split_k_sums_give_the_product() {
         let spec = Gemm::tn(72, 40, 712);
         let product =
             HopperProduct::new(&spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8).expect("whole chunks");
@@ -241,9 +242,8 @@ mod tests {
         }
     }
 
-    /// Operands that TMA does not support are refused before a launch.
     #[test]
-    fn products_that_the_copy_engine_cannot_serve_are_refused() {
+    fn operands_that_tma_does_not_support_are_rejected() {
         let new = |spec: &Gemm, storage| HopperProduct::new(spec, storage, Storage::Bf16, EpilogueKind::None, 132);
         for spec in [Gemm::nt(64, 64, 60), Gemm::nn(64, 60, 64), Gemm::tn(60, 64, 64), Gemm::nt(64, 64, 0)] {
             assert_eq!(new(&spec, Storage::Bf16), None, "{spec:?}");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_are_those_that_take_least_time() {
+    fn tile_has_the_fewest_cycles() {
         let tile = |m, n, k| {
             let product = HopperProduct::new(&Gemm::nt(m, n, k), Storage::Bf16, Storage::Bf16, EpilogueKind::None, 132);
             product.expect("whole chunks").tile

@@ -76,22 +76,22 @@ impl SplitKReduce {
         let step = k.mul_lo(k.special(Special::NctaidX), THREADS);
         k.for_(first, count, step, |i| {
             let from = k.mov_pointer(k.index(partial, i, 4u32));
-            let sum = k.variable("sum", self.number(k, from, Read::Once));
+            let sum = k.variable("sum", self.load(k, from, Read::Once));
             k.for_(1u32, slices, 1u32, |_| {
                 k.advance(from, plane);
-                k.add_into(sum, sum, self.number(k, from, Read::Once));
+                k.add_into(sum, sum, self.load(k, from, Read::Once));
             });
             let row = k.div_u32(i, columns);
             let column = k.sub(i, k.mul_lo(row, columns));
             let to = k.index(k.index(c, k.mul_lo(row, ldc), 4u32), column, 4u32);
             if self.beta == Beta::One {
-                k.add_into(sum, self.number(k, to, Read::Mutable), sum);
+                k.add_into(sum, self.load(k, to, Read::Mutable), sum);
             }
             k.st(to.at(0), [sum]);
         });
     }
 
-    fn number(&self, k: &Entry, at: Ptr<Global>, read: Read) -> Reg<F32> {
+    fn load(&self, k: &Entry, at: Ptr<Global>, read: Read) -> Reg<F32> {
         k.load_numbers(Storage::F32, at.at(0), 1, read)[0]
     }
 }

@@ -24,7 +24,7 @@ pub struct Blocking {
 impl Blocking {
     /// For products with many tiles.
     pub const LARGE: Blocking = Blocking { m: 128, n: 128, k: 32, stages: 4, warps: (2, 4) };
-    /// [`Blocking::LARGE`] with half the barriers and half as much shared memory again (96 KiB).
+    /// [`Blocking::LARGE`] with half as many barriers per step of k and 1.5 times the shared memory (96 KiB).
     pub const DEEP: Blocking = Blocking { m: 128, n: 128, k: 64, stages: 3, warps: (2, 4) };
     /// For products with few tiles of 128 x 128.
     pub const MIDDLE: Blocking = Blocking { m: 128, n: 64, k: 32, stages: 4, warps: (2, 2) };
@@ -73,7 +73,7 @@ pub struct HopperTile {
 }
 
 impl HopperTile {
-    /// For long k: as many FLOPs as shared memory can feed.
+    /// For long k: the tensor cores and shared memory take equally long.
     pub const WIDE: HopperTile = HopperTile { n: 256, stages: 4, schedule: KernelSchedule::Cooperative };
     /// For products with a long epilogue and a short mainloop.
     pub const PING_PONG: HopperTile = HopperTile { n: 192, stages: 4, schedule: KernelSchedule::PingPong };
@@ -100,7 +100,7 @@ impl HopperTile {
     /// Lower bound of the cycles of a k-tile: of the tensor cores, at 8192 multiply-adds per four cycles, or of shared
     /// memory, at 128 bytes per cycle: TMA writes both operands once, and each `wgmma` of 64 rows reads its rows of A and
     /// all of B.
-    pub const fn slice_cycles(self) -> u32 {
+    pub const fn k_tile_cycles(self) -> u32 {
         let products = Self::M * self.n * Self::K / 2048;
         let bytes = (Self::M + self.n) * Self::K * 2 + Self::M / 64 * (64 + self.n) * Self::K * 2;
         let memory = bytes / 128;
@@ -111,7 +111,7 @@ impl HopperTile {
     /// eighth of a cycle, which only ping-pong hides.
     pub fn cycles(self, [m, n, k]: [usize; 3], multiprocessors: usize) -> usize {
         let rounds = self.tiles(m, n).div_ceil(multiprocessors.max(1));
-        let products = k.div_ceil(Self::K as usize) * self.slice_cycles() as usize;
+        let products = k.div_ceil(Self::K as usize) * self.k_tile_cycles() as usize;
         let epilogue = (Self::M * self.n / 8) as usize;
         match self.schedule {
             KernelSchedule::Cooperative => rounds * (products + epilogue),

@@ -1,7 +1,7 @@
 //! Cases of the product that only run on a GPU: f16 operands, bf16 operands with f32 output, split-K.
 
 use super::{
-    place::ProductArgs,
+    position::ProductArgs,
     sm80::Product,
     sm90::HopperProduct,
     sm90_mainloop::HopperProductArgs,
@@ -169,7 +169,7 @@ mod tests {
     use crate::gemm::cases::{FORMS, epilogues, suffix};
 
     #[test]
-    fn variants_of_gpus_alone_are_told_from_the_others() {
+    fn only_gpu_variants_have_a_gpu_suffix() {
         assert!(cases().iter().all(|case| only_on_gpu(&case.variant)));
         for (form, (beta, kind)) in FORMS.iter().flat_map(|(form, ..)| epilogues().into_iter().map(move |e| (form, e)))
         {

@@ -15,7 +15,7 @@ arguments! {
         b: Address,
         /// C.
         c: Address,
-        /// The data of the epilogue; matrices are like C.
+        /// Data of the epilogue; matrices have the shape and leading dimension of C.
         epilogue: Epilogue<Address>,
         /// Rows of A and C.
         m: usize,
@@ -29,7 +29,7 @@ arguments! {
         ldb: usize,
         /// Leading dimension of C.
         ldc: usize,
-        /// Steps of k from the first of one z to the first of the next; 0 in a batch.
+        /// Steps of k from the start of one z to the start of the next; 0 in a batch.
         k_step: usize,
         /// Steps of k of each z.
         k_chunk: usize,
@@ -43,7 +43,7 @@ arguments! {
 }
 
 impl ProductArgs {
-    /// One product of `spec`: C = epilogue(A · B).
+    /// Arguments for one product of `spec`: C = epilogue(A · B).
     pub fn new(spec: &Gemm, [a, b, c]: [Address; 3], epilogue: Epilogue<Address>) -> Self {
         let Gemm { m, n, k, lda, ldb, ldc, .. } = *spec;
         let (stride_a, stride_b, stride_c) = (0, 0, 0);
@@ -90,13 +90,13 @@ impl Operands {
     pub(super) fn layer(&self, k: &Entry, sizes: &Sizes, operand: usize) -> Ptr<Global> {
         let base = k.cvta_to_global(k.ld_param_pointer(self.pointers[operand].clone()));
         let stride = k.ld_param(sizes.strides[operand].clone());
-        let numbers = k.mul_wide(k.special(Special::CtaidZ), stride);
-        k.offset(base, k.shl(numbers, self.storage[operand].bytes().ilog2()))
+        let elements = k.mul_wide(k.special(Special::CtaidZ), stride);
+        k.offset(base, k.shl(elements, self.storage[operand].bytes().ilog2()))
     }
 }
 
 /// Tile of a block.
-pub(super) struct TilePlace {
+pub(super) struct TilePosition {
     /// First row and first column of C.
     pub origin: [Reg<U32>; 2],
     /// First p of the split.
@@ -104,10 +104,10 @@ pub(super) struct TilePlace {
     /// End of the split, exclusive.
     pub k_end: Reg<U32>,
     /// Number of k-tiles.
-    pub slices: Reg<U32>,
+    pub k_tiles: Reg<U32>,
 }
 
-impl TilePlace {
+impl TilePosition {
     pub(super) fn find(k: &Entry, blocking: Blocking, sizes: &Sizes) -> Self {
         k.comment("which tile");
         let grid = [tiles(k, sizes.m, blocking.m), tiles(k, sizes.n, blocking.n)];
@@ -115,8 +115,8 @@ impl TilePlace {
         k.comment("which part of k");
         let k_begin = k.mul_lo(k.special(Special::CtaidZ), k.ld_param(sizes.k_step.clone()));
         let k_end = k.min_u32(k.add(k_begin, k.ld_param(sizes.k_chunk.clone())), sizes.k);
-        let slices = tiles(k, k.sub(k_end, k_begin), blocking.k);
-        Self { origin, k_begin, k_end, slices }
+        let k_tiles = tiles(k, k.sub(k_end, k_begin), blocking.k);
+        Self { origin, k_begin, k_end, k_tiles }
     }
 }
 
@@ -136,10 +136,10 @@ pub(super) fn tile_origin(
     group: u32,
 ) -> [Reg<U32>; 2] {
     let group_size = k.shl(grid[1], group.ilog2());
-    let number = k.div_u32(index, group_size);
-    let first = k.shl(number, group.ilog2());
+    let group_index = k.div_u32(index, group_size);
+    let first = k.shl(group_index, group.ilog2());
     let rows = k.min_u32(k.sub(grid[0], first), group);
-    let within = k.sub(index, k.mul_lo(number, group_size));
+    let within = k.sub(index, k.mul_lo(group_index, group_size));
     let column = k.div_u32(within, rows);
     let row = k.add(first, k.sub(within, k.mul_lo(column, rows)));
     [k.mul_lo(row, size[0]), k.mul_lo(column, size[1])]
@@ -174,13 +174,13 @@ impl Side {
 }
 
 /// Part of a tile that a warp computes.
-pub(super) struct WarpPlace {
+pub(super) struct WarpPosition {
     pub lane: Reg<U32>,
     /// First row and first column within the tile.
     pub origin: [Reg<U32>; 2],
 }
 
-impl WarpPlace {
+impl WarpPosition {
     pub(super) fn find(k: &Entry, blocking: Blocking, thread: Reg<U32>) -> Self {
         let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
         let (down, along) = (k.shr(warp, blocking.warps.1.ilog2()), k.and(warp, blocking.warps.1 - 1));
@@ -189,13 +189,13 @@ impl WarpPlace {
 }
 
 /// Address of this lane's first fragment of one operand, in the first stage.
-pub(super) struct FragmentPlace {
+pub(super) struct FragmentPosition {
     side: Side,
     start: Ptr<Shared>,
 }
 
-impl FragmentPlace {
-    pub(super) fn find(k: &Entry, side: Side, base: Ptr<Shared>, warp: &WarpPlace) -> Self {
+impl FragmentPosition {
+    pub(super) fn find(k: &Entry, side: Side, base: Ptr<Shared>, warp: &WarpPosition) -> Self {
         let (row, chunk) = lane_start(k, side.load, warp.lane);
         let origin = warp.origin[side.operand];
         let (row, chunk) = match side.load.transposes() {
