@@ -1,4 +1,4 @@
-//! The product's row in the table of operations: its sizes, its cost, its check against f64.
+//! Row of the product in the table of operations: sizes, cost, check against f64.
 
 use super::{
     Beta, Epilogue, EpilogueKind, Gemm, Layout, PackedB,
@@ -29,7 +29,7 @@ pub const BASE_ROWS: [usize; 4] = [128, 512, 2048, 4096];
 /// Maximum multiply-adds of a case that is checked against the naive reference loops.
 const CHECKED_WORK: usize = 1 << 21;
 
-/// Every β and kind of epilogue that go together.
+/// All valid combinations of β and kind of epilogue.
 pub(super) fn epilogues() -> Vec<(Beta, EpilogueKind)> {
     let betas = |kind: EpilogueKind| [Beta::Zero, Beta::One].into_iter().take(if kind.accumulates() { 2 } else { 1 });
     EpilogueKind::all().into_iter().flat_map(|kind| betas(kind).map(move |beta| (beta, kind))).collect()
@@ -95,8 +95,8 @@ fn cases() -> Vec<Case> {
     {
         all.push(case(form, epilogue, DType::Bf16, 264, 40, 184));
     }
-    // The same with every epilogue and more k-tiles per tile than stages, so that a ping-pong consumer must wait for
-    // its turn; and all columns and rows of a tile.
+    // The same with every epilogue and more k-tiles per tile than stages, so that a ping-pong consumer waits for its
+    // turn; and all columns and rows of a tile.
     for (form, ..) in &FORMS[..2] {
         for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
             all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, DType::Bf16, m, n, k)));

@@ -108,7 +108,7 @@ pub struct Epilogue<V, I = V, O = I> {
     dropout: Option<Dropout>,
 }
 
-/// Epilogue of a product on the processor whose C is stored as `C`.
+/// Epilogue of a CPU product whose C is stored as `C`.
 pub type SliceEpilogue<'a, C> = Epilogue<&'a [f32], &'a [C], &'a mut [C]>;
 
 /// [`SliceEpilogue`] with checked sizes and the storage type of C as a value.
@@ -140,7 +140,7 @@ impl<V, I, O> Epilogue<V, I, O> {
         Self { kind: EpilogueKind::ActivationBackward(activation), matrix: Some(pre), ..Self::NONE }
     }
 
-    /// The epilogue of this kind with what it needs of the data.
+    /// Epilogue of this kind, with the part of the data that it needs.
     pub fn of_kind(kind: EpilogueKind, bias: V, matrix: I, pre: O, dropout: Dropout) -> Self {
         Self {
             kind,
@@ -151,12 +151,12 @@ impl<V, I, O> Epilogue<V, I, O> {
         }
     }
 
-    /// What it computes.
+    /// Kind of epilogue.
     pub fn kind(&self) -> EpilogueKind {
         self.kind
     }
 
-    /// The same epilogue of other data: of `vector` of its vector, `read` and `written` of its matrices.
+    /// Converts the data: the vector by `vector`, the matrices by `read` and `written`.
     pub fn map<W, J, P>(
         self,
         vector: impl FnOnce(V) -> W,
@@ -169,12 +169,12 @@ impl<V, I, O> Epilogue<V, I, O> {
 }
 
 impl<A: Copy> Epilogue<A> {
-    /// Its vector and its matrices: bias, matrix that is read, pre-activation that is saved.
+    /// Vector and matrices in this order: bias, matrix that is read, saved pre-activation.
     pub fn addresses(&self) -> impl Iterator<Item = A> {
         [self.bias, self.matrix, self.pre].into_iter().flatten()
     }
 
-    /// The dropout, if there is one.
+    /// Dropout, if there is any.
     pub fn dropout_settings(&self) -> Option<Dropout> {
         self.dropout
     }
@@ -202,7 +202,7 @@ impl<'a, C: Element> SliceEpilogue<'a, C> {
 
 /// Position of a vector of C.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Position {
     /// Column of C.
     pub column: usize,
     /// Elements from the start of C, and of the epilogue's matrices.
@@ -224,7 +224,7 @@ impl<'a> TileEpilogue<'a> {
         !matches!(self.kind, EpilogueKind::None | EpilogueKind::Bias)
     }
 
-    /// The f32 matrix that the epilogue reads or writes besides C, if there is one.
+    /// f32 matrix that the epilogue reads or writes besides C, if there is one.
     #[inline(always)]
     pub(super) fn matrix(&self) -> Option<*const f32> {
         match (self.matrix, self.pre) {
@@ -234,7 +234,7 @@ impl<'a> TileEpilogue<'a> {
         }
     }
 
-    /// The dropout, if there is one.
+    /// Dropout, if there is any.
     #[inline(always)]
     pub(super) fn dropout(&self) -> Option<Dropout> {
         self.dropout
@@ -243,10 +243,10 @@ impl<'a> TileEpilogue<'a> {
     /// Values of C for a vector of sums; `mask` holds its dropout multipliers.
     ///
     /// # Safety
-    /// No other thread accesses `place` in the epilogue's outputs.
+    /// No other thread accesses `position` in the epilogue's outputs.
     #[inline(always)]
-    pub(super) unsafe fn apply<S: Simd>(&self, simd: S, sum: S::F32, place: Place, mask: &[f32]) -> S::F32 {
-        let Place { column, at, count } = place;
+    pub(super) unsafe fn apply<S: Simd>(&self, simd: S, sum: S::F32, position: Position, mask: &[f32]) -> S::F32 {
+        let Position { column, at, count } = position;
         let sum = match self.bias {
             Some(bias) => simd.add(sum, simd.load_partial(&bias[column..column + count])),
             None => sum,
@@ -333,8 +333,8 @@ impl<'a> TileEpilogue<'a> {
     }
 }
 
-/// Dropout multipliers of some rows of a task, in whole blocks of 64 columns, which are cheaper to draw than parts of
-/// them.
+/// Dropout multipliers of some rows of a task, in whole blocks of 64 columns because parts of a block are more expensive
+/// to draw.
 pub(super) struct Mask<'a> {
     /// `width` per row.
     pub multipliers: &'a mut [f32],

@@ -1,4 +1,4 @@
-//! Matrices with their storage type as a value, so that one compiled loop nest serves all types.
+//! Matrices with their storage type as a value, so that the loop nest is compiled once for all types.
 
 use crate::pool::Disjoint;
 use crate::simd::{DType, Element, Simd};
@@ -49,11 +49,13 @@ impl<'a> Output<'a> {
             DType::Bf16 => Self::Bf16(Disjoint::new(bytemuck::cast_slice_mut(c))),
         }
     }
+    /// `count` <= LANES elements from `start` on; zeros in the other lanes.
+    ///
     /// # Safety
     /// No other thread writes these `count` elements from `start` on.
     #[inline(always)]
     pub(super) unsafe fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
-        // SAFETY: the caller's promise; the slice is gone when this returns.
+        // SAFETY: the caller's promise; no slice outlives this call.
         unsafe {
             match self {
                 Self::F32(c) => f32::load_partial(simd, c.slice(start..start + count)),
@@ -61,11 +63,13 @@ impl<'a> Output<'a> {
             }
         }
     }
+    /// Stores the first `count` lanes of `value` from `start` on.
+    ///
     /// # Safety
-    /// No other thread touches these `count` elements from `start` on.
+    /// No other thread accesses these `count` elements from `start` on.
     #[inline(always)]
     pub(super) unsafe fn store<S: Simd>(self, simd: S, start: usize, count: usize, value: S::F32) {
-        // SAFETY: the caller's promise; the slice is gone when this returns.
+        // SAFETY: the caller's promise; no slice outlives this call.
         unsafe {
             match self {
                 Self::F32(c) => f32::store_partial(simd, c.slice(start..start + count), value),

@@ -1,14 +1,14 @@
-//! Blocking of a product: k by its length alone, m and n by the size of L2. The loop nest is in `super`; docs/gemm.md says
-//! how each size was found.
+//! Blocking of a product: k by its length only, m and n by the size of L2. The loop nest is in `super`; docs/gemm.md
+//! explains the choice of each size.
 
 use crate::pool::Cpu;
 use crate::register_tile::RegisterTile;
 
-/// Maximum number of terms of a chain of dependent additions. A longer sum is cut into equal chains whose results are
+/// Maximum number of terms of a chain of dependent additions. A longer sum is split into equal chains whose results are
 /// added in order, because the rounding error grows with the length of a chain (docs/gemm.md, Accuracy).
 pub(in crate::gemm) const CHAIN: usize = 384;
 
-/// Largest k that is a single block, so that C is not read again.
+/// Maximum k of a single block, with which C is written once and not read.
 pub(in crate::gemm) const SINGLE_BLOCK: usize = 1024;
 
 /// Terms per chain of a sum over k; the last chain may be shorter. The length and the order of the chains determine the
@@ -31,11 +31,11 @@ pub(in crate::gemm) struct Blocking {
     pub mr: usize,
     /// Columns of the register tile.
     pub nr: usize,
-    /// Elements of a block of B, which stays in L2 while panels of A stream.
+    /// Elements of a block of B, which is resident in L2 while panels of A are streamed.
     pub b_block: usize,
     /// Elements of an unpacked B that is read in place: it fits L2 together with the other data of a product.
     pub b_in_place: usize,
-    /// Elements of a block of A that stay in L2 while panels of B stream.
+    /// Elements of a block of A that is resident in L2 while panels of B are streamed.
     pub a_resident: usize,
 }
 
@@ -66,8 +66,8 @@ impl Blocking {
         self.nr * if panels > 0 { panels } else { 1 }
     }
 
-    /// Maximum rows of C per task (MC) if partial sums are kept in a buffer because C is bf16: with [`Self::nc`] columns they
-    /// take three quarters of L2.
+    /// Maximum rows of C per task (MC) if partial sums are kept in a buffer because C is bf16: with [`Self::nc`] columns
+    /// they take three quarters of L2.
     pub(in crate::gemm) const fn mc(&self) -> usize {
         let rows = self.b_in_place / self.nc(CHAIN);
         if rows > self.mr { rows } else { self.mr }

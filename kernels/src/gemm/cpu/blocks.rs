@@ -20,8 +20,8 @@ use std::ops::Range;
 /// Elements in 4 KiB.
 const ALIASING_STRIDE: usize = 1024;
 
-/// Maximum rows of C for which a B that fits L2 ([`Blocking::b_in_place`]) is read in place. With more rows packing pays off. A
-/// larger B is not in L2 and is read faster row by row, as packing does, than panel by panel.
+/// Maximum rows of C for which a B that fits L2 ([`Blocking::b_in_place`]) is read in place. With more rows packing pays
+/// off. A larger B is not in L2 and is read faster row by row, as packing does, than panel by panel.
 const SMALL_M: usize = 192;
 
 /// Minimum width of a panel of B that is read in place: two cache lines per row. A single line per row costs too much
@@ -71,8 +71,8 @@ impl<'a> BlockA<'a> {
         a_usable_in_place(self.spec, self.a) && self.rows.len() * self.depth <= blocking.a_resident
     }
 
-    /// Panel of `height` rows from `start` on. If A needs packing, the panel is packed into `out`, or was by the last
-    /// call if `is_new` is false.
+    /// Panel of `height` rows from `start` on. If A needs packing, the panel is packed into `out`; if `is_new` is false,
+    /// `out` still holds it from the previous call.
     #[inline(always)]
     pub(super) fn panel<'o, S: Simd>(
         &self,

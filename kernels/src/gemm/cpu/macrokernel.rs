@@ -7,7 +7,7 @@ use super::blocks::{BlockA, BlockB};
 use super::microkernel::{NextTile, PanelA, PanelB, product, write};
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
-use crate::gemm::epilogue::{Mask, Place, TileEpilogue};
+use crate::gemm::epilogue::{Mask, Position, TileEpilogue};
 use crate::gemm::operand::Output;
 use crate::pool::{Disjoint, part};
 use crate::register_tile::{RegisterTile, for_height};
@@ -67,14 +67,15 @@ pub(super) struct Tiles<'a> {
     pub partial_columns: usize,
     /// The thread's buffer for a tile on its way to C, or for the sum of the previous chains: MR x NR.
     pub tile_buffer: Disjoint<'a, f32>,
-    /// True if tiles are visited column by column of tiles. Never with dropout, whose mask is drawn for whole rows.
+    /// True if the loop runs over the tiles of a column before the next column. Never with dropout, whose mask is drawn for
+    /// whole rows.
     pub by_columns: bool,
 }
 
 impl Kernel for Macrokernel<'_> {
     type Output = ();
     /// By rows: each panel of A stays in L1 and is multiplied with all panels of B, which stream from L2. C is written
-    /// row by row, so its pages and cache lines are visited in order. By columns (few rows, and a packed B beyond L2):
+    /// row by row, so its pages and cache lines are accessed in order. By columns (few rows, and a packed B beyond L2):
     /// each panel of B is multiplied with all of A, which stays in L2, while the next panel of B is prefetched.
     ///
     /// Panels of A have nearly equal heights, at most MR.
@@ -208,8 +209,8 @@ impl<'a> Tiles<'a> {
     }
 
     /// Address and leading dimension to store a tile to, the bias to add, and true if the address is in C: C itself if
-    /// the tile is complete and f32, else `tile_buffer`, which holds a tile. Valid for `height` rows of `width` floats, which
-    /// only this task accesses.
+    /// the tile is complete and f32, else `tile_buffer`, which holds a tile. Valid for `height` rows of `width` floats,
+    /// which only this task accesses.
     #[inline(always)]
     fn destination(
         &self,
@@ -242,8 +243,8 @@ impl<'a> Tiles<'a> {
             // as long as C; batches, which start elsewhere in C, have no epilogue with matrices. Only this task
             // accesses its rectangle.
             unsafe {
-                let place = [start, self.ldc, column];
-                self.epilogue.finish_tile(simd, c, place, [height, nr / S::LANES], mask);
+                let position = [start, self.ldc, column];
+                self.epilogue.finish_tile(simd, c, position, [height, nr / S::LANES], mask);
             }
         }
     }
@@ -254,8 +255,8 @@ impl<'a> Tiles<'a> {
         for first in (0..sums.len().min(self.columns.end - column)).step_by(S::LANES) {
             let column = column + first;
             let count = S::LANES.min(self.columns.end - column);
-            let place = Place { column, at: row * self.ldc + column, count };
-            let at = self.c_start + place.at;
+            let position = Position { column, at: row * self.ldc + column, count };
+            let at = self.c_start + position.at;
             let own = (row - self.rows.start) * self.partial_columns + column - self.columns.start;
             let own = own..own + count;
             let mut value = simd.load(&sums[first..]);
@@ -271,7 +272,7 @@ impl<'a> Tiles<'a> {
                 }
                 if self.last {
                     let mask = if mask.is_empty() { mask } else { &mask[first..] };
-                    self.c.store(simd, at, count, self.epilogue.apply(simd, value, place, mask));
+                    self.c.store(simd, at, count, self.epilogue.apply(simd, value, position, mask));
                 } else if let Output::F32(_) = self.c {
                     self.c.store(simd, at, count, value);
                 } else {

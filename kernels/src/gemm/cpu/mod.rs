@@ -36,10 +36,12 @@ struct Scratch {
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { a: vec![], b: vec![], partial_sums: vec![], tile_buffer: vec![], mask: vec![] }) };
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
 }
 
 impl Scratch {
+    const EMPTY: Self = Self { a: vec![], b: vec![], partial_sums: vec![], tile_buffer: vec![], mask: vec![] };
+
     fn fit(&mut self, blocking: &Blocking) {
         let fit = |lines: &mut Vec<Line>, floats: usize| {
             if lines.len() * 16 < floats {
@@ -113,9 +115,9 @@ pub(in crate::gemm) fn run(
     });
 }
 
-/// Number of tasks along the rows and the columns of C. As few as keep `threads` busy, because an operand that two
-/// tasks read is read, and packed, twice. The cut does not change the result (see the module), so it may depend on the
-/// number of threads.
+/// Number of tasks along the rows and the columns of C: the fewest that keep `threads` busy, because an operand that two
+/// tasks read is read, and packed, twice. The number of tasks does not change the result (see the module), so it may depend
+/// on the number of threads.
 fn cut(
     blocking: &Blocking,
     threads: usize,
@@ -138,7 +140,7 @@ fn cut(
     };
     let tasks_m = m.div_ceil(rows);
     let (tiles_m, tiles_n) = (m.div_ceil(blocking.mr), n.div_ceil(blocking.nr));
-    // Cost of a cut, in multiply-adds per step of k: A is read once per column of tasks and B once per row of tasks;
+    // Cost of a partition, in multiply-adds per step of k: A is read once per column of tasks and B once per row of tasks;
     // packing an element costs as much as PACKING multiply-adds. The largest task may also run last.
     const PACKING: usize = 12;
     let weight = |usable_in_place: bool| if usable_in_place { 1 } else { PACKING };

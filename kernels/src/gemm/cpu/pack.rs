@@ -4,8 +4,8 @@ use crate::extent::{area, span};
 use crate::gemm::operand::Operand;
 use crate::simd::{Element, Simd, prefetch};
 
-/// Steps packed at a time if k runs down columns: a stored row is read from end to end, and the packed lines are still
-/// in L1 for the next rows.
+/// Steps packed at a time if k runs down columns: a stored row is read from end to end, and the cache lines of the packed
+/// block are still in L1 for the next rows.
 pub(super) const STEPS: usize = 16;
 
 /// Block of an operand: `depth` steps of k, `count` rows of A or columns of B ("lines").
@@ -15,7 +15,7 @@ pub(super) struct Block<'a> {
     pub source: Operand<'a>,
     /// Elements between the starts of two stored rows.
     pub leading: usize,
-    /// True if k runs k_contiguous stored rows (A normal, B transposed), false if it runs down columns.
+    /// True if k runs along stored rows (A normal, B transposed), false if it runs down columns.
     pub k_contiguous: bool,
     /// Rows of A or columns of B.
     pub count: usize,
@@ -67,7 +67,7 @@ unsafe fn put<S: Simd>(simd: S, p: *mut f32, whole: bool, n: usize, value: S::F3
     }
 }
 
-/// Packs lines stored k_contiguous rows: LANES x LANES squares are transposed in registers.
+/// Packs lines stored along rows: LANES x LANES squares are transposed in registers.
 ///
 /// # Safety
 /// `x` holds `count` rows of `depth`, `leading` apart; `out` holds `depth` groups of `width`.
@@ -139,7 +139,7 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
                 #[cfg(planted_bug = "pack")]
                 if is_planted() && valid > 0 {
                     // SAFETY: none. Reads one element past the row, which is past the operand in the last row: the
-                    // fault that .ci/asan.sh must find.
+                    // fault that .ci/asan.sh must detect.
                     std::hint::black_box(unsafe { x.as_ptr().add(start + valid).read_volatile() });
                 }
                 X::load_partial(simd, &x[start.min(x.len())..][..valid])

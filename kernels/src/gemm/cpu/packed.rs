@@ -1,4 +1,4 @@
-//! B packed once and used many times, such as the weight of a layer that is applied N times.
+//! Packed B that is used many times, such as the weight of a layer that is applied N times.
 
 use super::blocking::kc;
 use crate::gemm::operand::Operand;
@@ -14,7 +14,7 @@ use std::fmt;
 /// B in f32, packed in the order in which the microkernel of one instruction set reads it.
 ///
 /// ```text
-/// blocks of kc rows of B, one after the other; in a block, panels of NR columns; in a panel, row after row:
+/// blocks of kc rows of B, contiguous; in a block, panels of NR columns; in a panel, row after row:
 ///
 ///   │ k 0..kc                        │ k kc..2kc …
 ///   │ panel 0      │ panel 1      │ … │

@@ -69,7 +69,7 @@ fn flaws(body: &[Instruction<'_>]) -> Vec<String> {
 }
 
 #[test]
-fn the_tile_s_loops_neither_call_nor_spill() {
+fn microkernel_loops_neither_call_nor_spill() {
     let program = match std::env::var_os("MACHINE_CODE_OF") {
         Some(program) => program.into(),
         None if cfg!(debug_assertions) => {

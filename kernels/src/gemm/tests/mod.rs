@@ -93,7 +93,7 @@ fn spread(x: &[f32], columns: usize, leading: usize) -> Vec<f32> {
 }
 
 #[test]
-fn what_is_packed_and_what_is_read_where_it_lies_gives_the_same_bits() {
+fn packed_and_in_place_operands_give_the_same_bits() {
     for cpu in testable_cpus() {
         for (m, n, k) in [(31, 75, 45), (200, 40, 33)] {
             for (name, a_layout, b_layout) in FORMS {
@@ -265,7 +265,7 @@ fn panic_message(f: impl FnOnce()) -> String {
 }
 
 #[test]
-fn wrong_use_of_panels_is_named() {
+fn mismatched_panels_panic_with_their_sizes() {
     let cpu = Cpu::new(Isa::new(IsaKind::Scalar).unwrap(), 1).unwrap();
     let packed = PackedB::new(cpu.isa(), 8, 6);
     assert_eq!(packed.check(IsaKind::Scalar, 8, 6), Ok(()));
@@ -283,7 +283,7 @@ fn wrong_use_of_panels_is_named() {
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_named() {
+fn wrong_lengths_panic_with_the_expected_length() {
     let cpu = Cpu::new(Isa::new(IsaKind::Scalar).unwrap(), 1).unwrap();
     let (a, b) = ([1f32; 6], [1f32; 6]);
     let run = |spec: Gemm, len: usize, bias: &[f32]| {
