@@ -1,4 +1,4 @@
-//! The row of LayerNorm in the table of operations: its sizes, its cost, its check against f64.
+//! Row of LayerNorm in the table of operations: sizes, cost, check against f64.
 
 use super::{
     Spec, backward, backward_scratch_len,
@@ -22,8 +22,8 @@ fn ptx(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm80 { LayerNorm::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
 }
 
-/// [T, H]: nothing, one number, vectors with one lane more and less, primes, several blocks of rows, ALBERT's widths.
-/// Short rows come in numbers, because the error of a handful of elements is a matter of luck.
+/// [T, H]: empty, one element, vectors with one lane more and less, primes, several blocks of rows, ALBERT's widths. Cases
+/// with short rows have many, because the greatest naive error of few elements is a poor estimate.
 const SIZES: [(usize, usize); 19] = [
     (0, 8),
     (1, 1),
@@ -46,7 +46,7 @@ const SIZES: [(usize, usize); 19] = [
     (3, 4096),
 ];
 
-/// Forward: what is added and what is kept. Backward has nothing to choose.
+/// Variants of forward: residual added, sum saved. Backward has one variant.
 const VARIANTS: [&str; 4] = ["", "sum", "residual", "residual_sum"];
 
 fn cases() -> Vec<Case> {
@@ -87,7 +87,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     })
 }
 
-/// The operands of forward; the last three are written.
+/// Operands of forward; the last three are written.
 struct Forward<'a, X> {
     x: &'a [X],
     residual: Option<&'a [X]>,
@@ -98,7 +98,7 @@ struct Forward<'a, X> {
     stats: &'a mut [f32],
 }
 
-/// The operands of backward; the last three are written.
+/// Operands of backward; the last three are written.
 struct Backward<'a, X> {
     s: &'a [X],
     stats: &'a [f32],
@@ -109,7 +109,7 @@ struct Backward<'a, X> {
     dbias: &'a mut [f32],
 }
 
-/// Who normalizes.
+/// CPU or GPU that runs a case.
 trait Normalize {
     fn forward<X: Element>(&self, spec: &Spec, operands: Forward<'_, X>) -> Result<(), String>;
     fn backward<X: Element>(&self, spec: &Spec, operands: Backward<'_, X>) -> Result<(), String>;
@@ -127,8 +127,8 @@ impl Normalize for Cpu {
     }
 }
 
-/// The launch and its groups of rows: on a third of the blocks, so that every block has more than one turn where there are
-/// rows enough. Who asks for the cost of a large case gets the host's.
+/// Launch, and its number of groups of rows. Runners that take large cases get the usual launch; the others a third of its
+/// blocks, so that blocks compute several rows one after another if there are enough rows.
 fn launch(gpu: &GpuRunner<'_>, kernel: &LayerNorm, spec: &Spec) -> (Option<Launch>, usize) {
     match gpu.takes_large() {
         true => (kernel.launch(spec.rows, spec.columns), kernel.groups(spec.rows)),
@@ -199,7 +199,7 @@ fn spec(case: &Case) -> Spec {
     Spec { rows: case.dim("T"), columns: case.dim("H"), eps: 1e-12 }
 }
 
-/// Rows with a mean that is not small beside their deviation, as activations have.
+/// Rows whose mean is not small compared with their deviation, like those of activations.
 fn activations<X: Element>(seed: u64, spec: &Spec) -> Vec<X> {
     let deviations = uniform::<f32>(seed, spec.rows * spec.columns, 2.0);
     deviations.into_iter().enumerate().map(|(i, x)| X::from_f32(x + (i / spec.columns) as f32 % 5.0)).collect()

@@ -1,4 +1,4 @@
-//! LayerNorm on vectors.
+//! LayerNorm on CPUs.
 
 use super::Spec;
 use crate::extent::area;
@@ -9,12 +9,12 @@ use crate::simd::{DType, Element, Kernel, Simd};
 use crate::sweep::{Columns, rows_on, sweep_asking};
 use std::{marker::PhantomData, ops::Range};
 
-/// y of x (+ residual); `sum_out` receives s where backward will need it, `stats` [T, 2] mean and rstd.
+/// y of x (+ residual); `sum_out` receives s if backward needs it, `stats` [T, 2] mean and rstd.
 ///
 /// All matrices are [T, H], `gain` and `bias` `[H]`. Without a residual s is x, and `sum_out` a copy of it.
 ///
 /// # Panics
-/// If lengths do not fit `spec`.
+/// If the lengths do not match `spec`.
 pub fn forward<X: Element>(
     cpu: &Cpu,
     spec: &Spec,
@@ -90,7 +90,7 @@ impl<X: Element> Kernel for Forward<'_, X> {
     }
 }
 
-/// One row whose sum is known.
+/// Parameters of passes 2 and 3 over a row.
 struct Row<'a, X> {
     gain: &'a [f32],
     bias: &'a [f32],
@@ -99,7 +99,7 @@ struct Row<'a, X> {
 }
 
 impl<X: Element> Row<'_, X> {
-    /// Passes 2 and 3 over s, the sum of `parts`; `read` is what the first pass reads.
+    /// Passes 2 and 3 over s, the sum of `parts`; pass 2 prefetches later rows of `read`, the inputs of pass 1.
     #[inline(always)]
     fn finish<S: Simd, const PARTS: usize, const READ: usize>(
         self,
@@ -120,7 +120,7 @@ impl<X: Element> Row<'_, X> {
     }
 }
 
-/// s of its one or two parts, as storage has it.
+/// s from its one or two parts, rounded to storage.
 #[inline(always)]
 fn stored_sum<X: Element, S: Simd, const PARTS: usize>(simd: S, parts: [S::F32; PARTS]) -> S::F32 {
     if PARTS == 1 {
@@ -133,7 +133,7 @@ fn stored_sum<X: Element, S: Simd, const PARTS: usize>(simd: S, parts: [S::F32; 
     }
 }
 
-/// Σ s, and s where it is wanted.
+/// Σ s, and s if it is saved.
 struct Sum<X>(PhantomData<X>);
 
 impl<X> Sum<X> {
@@ -203,10 +203,10 @@ pub const fn backward_scratch_len(spec: &Spec) -> usize {
     column_sums_scratch_len(spec.rows, area(2, spec.columns))
 }
 
-/// ds [T, H] of s, its statistics and dy; dgain, dbias `[H]` are added to. `scratch` of [`backward_scratch_len`].
+/// ds [T, H] from s, its statistics and dy; adds to dgain and dbias `[H]`. `scratch` holds [`backward_scratch_len`] floats.
 ///
 /// # Panics
-/// If lengths do not fit `spec`.
+/// If the lengths do not match `spec`.
 pub fn backward<X: Element>(
     cpu: &Cpu,
     spec: &Spec,
@@ -231,7 +231,7 @@ pub fn backward<X: Element>(
     }
     let block = row_block(rows);
     let blocks = rows.div_ceil(block);
-    // [2, blocks, H]: first all blocks' dgain, then all blocks' dbias.
+    // [2, blocks, H]: dgain of all blocks, then dbias of all blocks.
     let (gains, biases) = scratch[..room].split_at_mut(blocks * columns);
     let isa = cpu.isa();
     let outputs = (Rows::new(ds, block * columns), Rows::new(&mut *gains, columns), Rows::new(&mut *biases, columns));
@@ -245,7 +245,7 @@ pub fn backward<X: Element>(
     add_blocks(cpu, biases, columns, dbias);
 }
 
-/// A block of rows with its own sums for dgain and dbias.
+/// Block of rows with its partial sums of dgain and dbias.
 struct Backward<'a, X> {
     columns: usize,
     s: &'a [X],

@@ -5,14 +5,14 @@
 //! g = γ·dy             ds = rstd·(g - Σg/H - x̂·Σ(g·x̂)/H)                      [T, H]
 //! ```
 //!
-//! A row lives in the registers of one warp or of two, four, eight: it is read once, and both passes over it (mean, then
-//! variance around the mean) happen in registers.
+//! A row is held in the registers of 1, 2, 4 or 8 warps: it is read once, and both passes over it (mean, then variance
+//! around the mean) use registers.
 //!
 //! ```text
 //! __global__ forward(x, residual, gain, bias, s, y, stats, rows, columns, eps) {          // WARPS warps share a row
 //!     for (row = first; row < rows; row += rows of the grid) {
-//!         v[N][8] = x[row, ..] + residual[row, ..], rounded to storage;                   // 16 bytes a lane, neighbors
-//!         s[row, ..] = v;                                                                 // where it is kept
+//!         v[N][8] = x[row, ..] + residual[row, ..], rounded to storage;                   // 8 neighboring elements a lane
+//!         s[row, ..] = v;                                                                 // if it is saved
 //!         mean = sum(v) / columns;  rstd = 1 / sqrt(sum((v - mean)²) / columns + eps);    // shuffles; across warps
 //!         y[row, ..] = gain * (v - mean) * rstd + bias;  stats[row] = (mean, rstd);       //   through shared memory
 //! }   }
@@ -29,10 +29,10 @@
 //! ```
 //!
 //! The partial sums of the parameters' gradients, one row for each of at most [`MAX_GROUPS`] groups of rows, are added by
-//! `reduce::cuda::ColumnSums` in a fixed order: no atomics, the same bits on every run.
+//! `reduce::cuda::ColumnSums` in a fixed order: no atomics, the same bits in every run.
 //!
-//! Bound by memory: forward (2 + residual + kept sum)·T·H numbers, backward 3·T·H. Registers: 112 forward (32 numbers a
-//! lane), 128 backward (16 numbers, and 32 sums).
+//! Memory-bound: forward (2 + residual + saved sum)·T·H elements, backward 3·T·H. Registers: 112 forward (32 elements a
+//! lane), 128 backward (16 elements and 32 accumulators).
 //!
 //! # Arguments
 //!
@@ -41,50 +41,50 @@
 //! backward    s, stats, gain, dy, ds, dgain_partial, dbias_partial, rows, columns
 //! ```
 //!
-//! Limits: H ≤ 8192; T < 2³². Rows that are not whole vectors of 16 bytes are moved number by number.
+//! Limits: H ≤ 8192; T < 2³². Rows whose length is not a multiple of 8 are loaded and stored element by element.
 
 use crate::arguments::{Address, Load, all, arguments};
 use crate::operation::{DType, Name, Pass, Program};
 use ptx::{Compare, Entry, F32, Fold, Global, Launch, Param, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
 
-/// Threads in a block, where a row takes no more.
+/// Minimum threads of a block; more if a row takes more.
 const THREADS: u32 = 128;
-/// Groups of rows that backward sums the parameters' gradients of: two blocks for each multiprocessor of an H200.
+/// Maximum groups of rows whose gradients of gain and bias are summed separately: two blocks per multiprocessor of an H200.
 pub const MAX_GROUPS: usize = 264;
-/// The greatest H.
+/// Maximum H.
 pub const MAX_COLUMNS: usize = 8192;
 
-/// One specialization of the kernel.
+/// Specialization of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerNorm {
-    /// Which way.
+    /// Forward or backward.
     pub pass: Pass,
-    /// Storage of all matrices but the statistics.
+    /// Storage of the [T, H] matrices.
     pub dtype: DType,
-    /// Forward: whether something is added to x.
+    /// Forward: true if a residual is added to x.
     pub residual: bool,
-    /// Forward: whether the sum is kept for backward.
+    /// Forward: true if the sum is saved for backward.
     pub save_sum: bool,
     /// Warps that share a row.
     pub warps: u32,
-    /// Vectors of eight numbers that a lane holds.
+    /// Vectors of eight elements per lane.
     pub vectors: u32,
-    /// Whether rows are whole vectors.
+    /// True if rows are whole vectors.
     pub aligned: bool,
 }
 
 impl LayerNorm {
-    /// Forward for rows of `columns` numbers; `None` beyond [`MAX_COLUMNS`].
+    /// Forward for rows of `columns` elements; `None` beyond [`MAX_COLUMNS`].
     pub fn forward(dtype: DType, residual: bool, save_sum: bool, columns: usize) -> Option<Self> {
         Self::sized(Pass::Forward, dtype, columns, 4).map(|kernel| Self { residual, save_sum, ..kernel })
     }
 
-    /// Backward for rows of `columns` numbers; `None` beyond [`MAX_COLUMNS`].
+    /// Backward for rows of `columns` elements; `None` beyond [`MAX_COLUMNS`].
     pub fn backward(dtype: DType, columns: usize) -> Option<Self> {
         Self::sized(Pass::Backward, dtype, columns, 2)
     }
 
-    /// As few warps a row as hold it with `most` vectors a lane.
+    /// Specialization with the fewest warps per row that hold it in at most `most` vectors per lane.
     fn sized(pass: Pass, dtype: DType, columns: usize, most: usize) -> Option<Self> {
         let warps = columns.div_ceil(256 * most).next_power_of_two().max(1);
         let vectors = columns.div_ceil(256 * warps).max(1) as u32;
@@ -93,8 +93,8 @@ impl LayerNorm {
         (columns <= MAX_COLUMNS).then_some(kernel)
     }
 
-    /// The specializations for ALBERT's widths: E = 128; H = 768 (base), 1024 (large), 2048 (xlarge), 4096 (xxlarge), and
-    /// one for rows that are no whole vectors.
+    /// Specializations for ALBERT's widths: E = 128; H = 768 (base), 1024 (large), 2048 (xlarge), 4096 (xxlarge), and one
+    /// for rows that are not whole vectors.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for columns in [768, 128, 1024, 2048, 4096, 7] {
@@ -110,7 +110,7 @@ impl LayerNorm {
         all
     }
 
-    /// The name for `sm`; the tile is rows by warps by vectors.
+    /// Name of the program for `sm`; the tile is rows x warps x vectors.
     pub fn name(&self, sm: Sm) -> Name {
         let tile = format!("{}x{}x{}", self.rows_at_once(), self.warps, self.vectors);
         let words = [(self.residual, "residual"), (self.save_sum, "sum"), (!self.aligned, "unaligned")];
@@ -137,12 +137,12 @@ impl LayerNorm {
         }
     }
 
-    /// Rows of the partial sums that backward leaves: groups [groups, H] for each of the two parameters.
+    /// Number of groups: backward writes partial sums [groups, H] for each of the two parameters.
     pub fn groups(&self, rows: usize) -> usize {
         self.blocks(rows) * self.rows_at_once() as usize
     }
 
-    /// The grid for [T, H]; `None` where there is nothing to compute.
+    /// Launch for [T, H]; `None` if the matrix is empty.
     pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
         (rows > 0 && columns > 0).then(|| self.launch_on(self.blocks(rows)))
     }
@@ -151,14 +151,14 @@ impl LayerNorm {
         Launch { grid: [blocks as u32, 1, 1], block: [self.threads(), 1, 1], shared_bytes: 0 }
     }
 
-    /// [`LayerNorm::launch`] on a third of the blocks, each of which then computes several rows, and the groups of it.
+    /// [`LayerNorm::launch`] with a third of the blocks, so that a block computes several rows, and its number of groups.
     pub(super) fn folded(&self, rows: usize, columns: usize) -> (Option<Launch>, usize) {
         let blocks = self.blocks(rows).div_ceil(3);
         let launch = (rows > 0 && columns > 0).then(|| self.launch_on(blocks));
         (launch, blocks * self.rows_at_once() as usize)
     }
 
-    /// Registers a thread may use at most.
+    /// Maximum registers per thread.
     fn registers(&self) -> u32 {
         match self.pass {
             Pass::Forward => 112,
@@ -166,7 +166,7 @@ impl LayerNorm {
         }
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, self.threads(), self.registers(), |k| {
             k.maxnreg(self.registers());
@@ -198,7 +198,7 @@ impl LayerNorm {
             k.comment("mean and rstd");
             let [mean] = rows.sums([rows.fold(&v, |sum, v| k.add(sum, v))]).map(|sum| rows.mean(sum));
             let centred: Vec<_> = v.iter().map(|&v| k.sub(v, mean)).collect();
-            // What lies beyond the row is 0 - mean here; it must not count.
+            // Elements past the end of the row are 0 - mean here and must not be summed.
             let counted = rows.only_existing(&centred);
             let squares = rows.fold(&counted, |sum, v| k.fma(v, v, sum));
             let [variance] = rows.sums([squares]).map(|sum| rows.mean(sum));
@@ -218,8 +218,8 @@ impl LayerNorm {
         let partial = [&params.dgain_partial, &params.dbias_partial].map(|param| param.load(k));
         let rows = Rows::find(k, self, [&params.rows, &params.columns]);
         let storage = rows.storage;
-        let numbers = 8 * self.vectors as usize;
-        let (dgain, dbias) = (k.registers::<F32>("dgain", numbers), k.registers::<F32>("dbias", numbers));
+        let elements = 8 * self.vectors as usize;
+        let (dgain, dbias) = (k.registers::<F32>("dgain", elements), k.registers::<F32>("dbias", elements));
         dgain.iter().chain(&dbias).for_each(|&sum| k.assign(sum, 0.0f32));
         rows.each(|row, exists| {
             let [mean, rstd] = k.ld::<F32, 2>(k.index(stats, row, 8u32).at(0));
@@ -231,7 +231,7 @@ impl LayerNorm {
                 k.fma_into(dgain, dy, xhat, dgain);
                 k.add_into(dbias, dbias, dy);
             }
-            // gain is zero beyond the row, and so is g.
+            // gain is zero past the end of the row, and so is g.
             let g = zip(dy, rows.load_vector(gain), |dy, gain| k.mul(dy, gain));
             let sum_g = rows.fold(&g, |sum, g| k.add(sum, g));
             let products: Vec<_> = g.iter().copied().zip(xhat.iter().copied()).collect();
@@ -281,9 +281,9 @@ arguments! {
 arguments! {
     /// Arguments of the backward pass.
     BackwardArgs, declared as BackwardParams {
-        /// [T, H], of forward
+        /// [T, H], from forward
         s: Address,
-        /// [T, 2], of forward
+        /// [T, 2], from forward
         stats: Address,
         /// `[H]` f32
         gain: Address,
@@ -306,7 +306,7 @@ fn zip(a: Vec<Reg<F32>>, b: Vec<Reg<F32>>, f: impl Fn(Reg<F32>, Reg<F32>) -> Reg
     a.into_iter().zip(b).map(|(a, b)| f(a, b)).collect()
 }
 
-/// The rows of a block, and this lane's columns in them.
+/// Rows of a block, and this lane's columns in them.
 struct Rows<'a> {
     k: &'a Entry,
     kernel: LayerNorm,
@@ -315,15 +315,15 @@ struct Rows<'a> {
     columns: Reg<U32>,
     /// H as a float.
     width: Reg<F32>,
-    /// Which of the block's rows this warp works on.
+    /// Index of this warp's row among the rows of a step.
     within: Reg<U32>,
-    /// Which of the row's warps this is.
+    /// Index of this warp among the warps of its row.
     warp: Reg<U32>,
-    /// First column of each vector, and whether it exists: a row fills all but the last.
+    /// First column of each vector, and for the last one a predicate: true if it exists. The others always exist.
     vectors: Vec<(Reg<U32>, Option<Reg<Pred>>)>,
-    /// Whether this lane is the first of the row.
+    /// True for the first lane of the row.
     leads: Reg<Pred>,
-    /// Where the row's warps leave their sums for each other: [rows at once, warps, 2] floats.
+    /// Shared memory in which the warps of a row exchange their sums: [rows at once, warps, 2] floats.
     exchange: Option<Ptr<Shared>>,
 }
 
@@ -347,8 +347,9 @@ impl<'a> Rows<'a> {
         Self { k, kernel: *kernel, storage, rows, columns, width, within, warp, vectors, leads, exchange }
     }
 
-    /// Loops over the rows of this warp: `body(row, exists)`. All warps of a block take the same number of turns, because
-    /// they meet at barriers; one whose row does not exist computes the last one and keeps it to itself.
+    /// Emits a loop of `body(row, exists)` over the rows of this warp. All warps of a block make the same number of
+    /// iterations, because they must reach the same barriers; a warp whose row does not exist computes the last row and does
+    /// not store it.
     fn each(&self, body: impl FnOnce(Reg<U32>, Reg<Pred>)) {
         let (k, at_once) = (self.k, self.kernel.rows_at_once());
         let first = k.mul_lo(k.special(Special::CtaidX), at_once);
@@ -361,19 +362,19 @@ impl<'a> Rows<'a> {
         });
     }
 
-    /// Which group of rows this warp sums over: its number among all.
+    /// Index of the group of rows that this warp sums.
     fn group(&self) -> Reg<U32> {
         self.k.mad_lo(self.k.special(Special::CtaidX), self.kernel.rows_at_once(), self.within)
     }
 
-    /// This lane's numbers of a row, zeros beyond its end.
+    /// This lane's elements of a row, zeros past its end.
     fn load(&self, matrix: Ptr<Global>, row: Reg<U32>, storage: Storage) -> Vec<Reg<F32>> {
         let k = self.k;
         let row = k.index(matrix, row, k.shl(self.columns, storage.bytes().ilog2()));
         self.load_from(row, storage)
     }
 
-    /// This lane's numbers of a vector [H] in f32.
+    /// This lane's elements of a vector [H] in f32.
     fn load_vector(&self, vector: Ptr<Global>) -> Vec<Reg<F32>> {
         self.load_from(vector, Storage::F32)
     }
@@ -408,7 +409,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The numbers, zeros in place of those beyond the row.
+    /// `values` with zeros for elements past the end of the row.
     fn only_existing(&self, values: &[Reg<F32>]) -> Vec<Reg<F32>> {
         let k = self.k;
         let keep = |(i, &value): (usize, &Reg<F32>)| {
@@ -434,13 +435,13 @@ impl<'a> Rows<'a> {
         let parts = parts.map(|part| k.fold_lanes(part, 32, Fold::Sum));
         let Some(exchange) = self.exchange else { return parts };
         let warps = self.kernel.warps;
-        let place = k.mad_lo(self.within, warps, self.warp);
+        let own = k.mad_lo(self.within, warps, self.warp);
         let first = k.index(exchange, k.mul_lo(self.within, warps), 8);
         let lane = k.special(Special::LaneId);
         k.bar_sync();
         k.if_(k.setp(Compare::Eq, lane, 0u32), || {
             for (i, part) in (0..).zip(parts) {
-                k.st(k.index(exchange, place, 8).at(4 * i), [part]);
+                k.st(k.index(exchange, own, 8).at(4 * i), [part]);
             }
         });
         k.bar_sync();

@@ -8,23 +8,23 @@
 //! dγ += Σ_t dy · x̂       dβ += Σ_t dy                                              [H]
 //! ```
 //!
-//! ds is the gradient of x and of r alike. s is rounded to its storage type before anything is computed from it, so y
-//! does not depend on whether s is kept.
+//! ds is the gradient of both x and r. s is rounded to its storage type before use, so y does not depend on whether s is
+//! saved.
 //!
 //! ```text
 //! forward, a row at a time, in L1 after the first pass:     stats [T, 2]
-//!   1  s = x + r, Σ s        2  Σ (s - mean)²       3  y      mean, rstd: all that backward keeps beside s
+//!   1  s = x + r, Σ s        2  Σ (s - mean)²       3  y      mean, rstd: saved for backward, with s
 //! backward, a row at a time:
 //!   1  Σ g, Σ g·x̂, and dγ, dβ of this block of rows           2  ds
 //! ```
 //!
-//! The variance is that of the second pass: a one-pass formula loses it where |mean| is large. ALBERT normalizes after
-//! the sum (post-LN) with ε = 1e-12 (Lan et al. 2019; released code), hence f32 statistics always.
+//! The variance is computed in a second pass: one-pass formulas cancel if |mean| is large. ALBERT normalizes after the sum
+//! (post-LN) with ε = 1e-12 (Lan et al. 2019; released code), so statistics are always f32.
 //!
-//! dγ and dβ: at most 64 blocks of rows each sum their own in scratch, then the blocks are added pairwise as a tree:
-//! the order depends on the shape alone.
+//! dγ and dβ: each of at most 64 blocks of rows is summed in scratch, then the blocks are added pairwise in a tree; the
+//! order depends on the shape only.
 //!
-//! Cost: forward reads x and r and writes s and y, backward reads s and dy and writes ds, each once: bound by memory.
+//! Cost: forward reads x and r and writes s and y, backward reads s and dy and writes ds, each once: memory-bound.
 //! Limits: none on H; rows are independent.
 
 mod cases;
@@ -42,8 +42,8 @@ pub use cpu::{backward, backward_scratch_len, forward};
 pub struct Spec {
     /// Rows, T.
     pub rows: usize,
-    /// Numbers in a row, H (or E).
+    /// Elements of a row, H (or E).
     pub columns: usize,
-    /// Added to the variance, inside the root.
+    /// ε, added to the variance under the root.
     pub eps: f32,
 }

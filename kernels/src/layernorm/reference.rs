@@ -1,9 +1,9 @@
-//! The definition of LayerNorm.
+//! Definition of LayerNorm.
 
 use super::Spec;
 use crate::check::Real;
 
-/// What forward gives.
+/// Outputs of forward.
 #[derive(Clone, Debug)]
 pub struct Forward<R> {
     /// [T, H]
@@ -12,7 +12,7 @@ pub struct Forward<R> {
     pub stats: Vec<R>,
 }
 
-/// What backward gives.
+/// Outputs of backward.
 #[derive(Clone, Debug)]
 pub struct Backward<R> {
     /// [T, H]
@@ -27,7 +27,7 @@ fn mean<R: Real>(x: impl Iterator<Item = R>, n: usize) -> R {
     x.fold(R::of(0.0), |sum, x| sum + x) / R::of(n as f64)
 }
 
-/// y of the sums `s` [T, H].
+/// y and statistics of the sums `s` [T, H].
 pub fn forward<R: Real>(spec: &Spec, s: &[R], gain: &[R], bias: &[R]) -> Forward<R> {
     let mut out = Forward { y: Vec::new(), stats: Vec::new() };
     for row in s.chunks(spec.columns) {
@@ -40,7 +40,7 @@ pub fn forward<R: Real>(spec: &Spec, s: &[R], gain: &[R], bias: &[R]) -> Forward
     out
 }
 
-/// Gradients of the sums and of the parameters (not yet added to older ones).
+/// Gradients of the sums and of the parameters (not added to old values).
 pub fn backward<R: Real>(spec: &Spec, s: &[R], stats: &[R], gain: &[R], dy: &[R]) -> Backward<R> {
     let columns = spec.columns;
     let mut out = Backward { ds: Vec::new(), dgain: vec![R::of(0.0); columns], dbias: vec![R::of(0.0); columns] };

@@ -20,7 +20,7 @@ fn is_bit_identical_for_any_thread_count() {
 }
 
 #[test]
-fn keeping_the_sum_does_not_change_the_result() {
+fn saving_the_sum_does_not_change_the_result() {
     let spec = Spec { rows: 5, columns: 37, eps: 1e-12 };
     for cpu in testable_cpus() {
         let [x, r] = [1, 2].map(|seed| uniform::<half::bf16>(seed, spec.rows * spec.columns, 2.0));
@@ -36,7 +36,7 @@ fn keeping_the_sum_does_not_change_the_result() {
 
 /// Central differences of Σ y·dy in f64 against the definition of backward.
 #[test]
-fn the_gradient_is_the_slope_of_forward() {
+fn gradients_match_central_differences() {
     let spec = Spec { rows: 3, columns: 11, eps: 1e-12 };
     let wide = |seed, len| widen::<f64, f32>(&uniform::<f32>(seed, len, 1.5));
     let (s, dy) = (wide(1, 33), wide(2, 33));

@@ -1,4 +1,4 @@
-//! The row of softmax in the table of operations: its sizes, its cost, its check against f64.
+//! Row of softmax in the table of operations: sizes, cost, check against f64.
 
 use super::{
     backward,
@@ -19,7 +19,7 @@ fn ptx(sm: Sm) -> Vec<Program> {
     if sm == Sm::Sm80 { Softmax::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
 }
 
-/// [T, C]: nothing, one number, vectors with one lane more and less, primes, a vocabulary.
+/// [T, C]: empty, one element, vectors with one lane more and less, primes, a row that takes a block of the GPU.
 const SIZES: [(usize, usize); 12] = [
     (0, 8),
     (1, 1),
@@ -62,7 +62,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     })
 }
 
-/// y of x by the program.
+/// Simulates the program: y from x.
 fn simulate_forward<X: Element>(gpu: &GpuRunner<'_>, columns: usize, x: &[X], y: &mut [X]) -> Result<(), String> {
     let (kernel, mut device) = (Softmax::new(Pass::Forward, X::DTYPE, columns), gpu.device());
     let (rows, x, out) = (y.len() / columns, device.buffer("x", x), device.unwritten::<X>("y", y.len()));
@@ -72,7 +72,7 @@ fn simulate_forward<X: Element>(gpu: &GpuRunner<'_>, columns: usize, x: &[X], y:
     Ok(())
 }
 
-/// dx of y and dy by the program.
+/// Simulates the program: dx from y and dy.
 fn simulate_backward<X: Element>(
     gpu: &GpuRunner<'_>,
     columns: usize,
@@ -91,10 +91,11 @@ fn simulate_backward<X: Element>(
 fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let columns = case.dim("C");
     let mut x = uniform::<X>(1, case.dim("T") * columns, 8.0);
-    // One number of each row is beyond the others by more than an exponential in f32 can hold, each time elsewhere.
+    // In every second row one element, at varying columns, exceeds the others so far that exp of the difference would
+    // overflow f32.
     if columns > 64 {
-        for (row, numbers) in x.chunks_exact_mut(columns).enumerate().skip(1).step_by(2) {
-            numbers[(64 + 311 * row) % columns] = X::from_f32(200.0);
+        for (row, elements) in x.chunks_exact_mut(columns).enumerate().skip(1).step_by(2) {
+            elements[(64 + 311 * row) % columns] = X::from_f32(200.0);
         }
     }
     let mut out = Guarded::<X>::poisoned(x.len());

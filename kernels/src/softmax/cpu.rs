@@ -1,4 +1,4 @@
-//! Softmax on vectors.
+//! Softmax on CPUs.
 
 use crate::num::functions;
 use crate::num::poly::LOG2_E;
@@ -10,7 +10,7 @@ use crate::sweep::{Columns, rows_on, sweep_asking, sweep_in_place};
 /// y = softmax of each row of `x`, both [T, columns].
 ///
 /// # Panics
-/// If lengths do not fit.
+/// If the lengths do not match.
 pub fn forward<X: Element>(cpu: &Cpu, columns: usize, x: &[X], y: &mut [X]) {
     let rows = x.len().checked_div(columns).unwrap_or(0);
     assert!(x.len() == rows * columns && y.len() == x.len(), "softmax: x or y is not [T, {columns}]");
@@ -20,10 +20,10 @@ pub fn forward<X: Element>(cpu: &Cpu, columns: usize, x: &[X], y: &mut [X]) {
     });
 }
 
-/// dx of `y` and `dy`, all [T, columns].
+/// dx from `y` and `dy`, all [T, columns].
 ///
 /// # Panics
-/// If lengths do not fit.
+/// If the lengths do not match.
 pub fn backward<X: Element>(cpu: &Cpu, columns: usize, y: &[X], dy: &[X], dx: &mut [X]) {
     let rows = y.len().checked_div(columns).unwrap_or(0);
     let fits = |len: usize| len == rows * columns;
@@ -52,7 +52,7 @@ impl<X: Element> Kernel for Forward<'_, X> {
                 let [sum] = sweep_asking(simd, x.len(), &Exp { max, factor: 1.0 }, read, [x], [], [], [&mut *y]);
                 sweep_in_place::<S, X, _, 0, 0, 1, 0>(simd, x.len(), &Scale(1.0 / sum), [], [], [y]);
             } else {
-                // Rounded only once: the exponentials are computed again.
+                // Recomputes the exponentials, so that results are rounded once.
                 let [sum] = sweep_asking(simd, x.len(), &SumOfExp(max), read, [x], [], [], []);
                 let _: [f32; 1] = sweep_asking(simd, x.len(), &Exp { max, factor: 1.0 / sum }, [], [x], [], [], [y]);
             }
@@ -60,7 +60,7 @@ impl<X: Element> Kernel for Forward<'_, X> {
     }
 }
 
-/// The greatest x.
+/// Maximum of x.
 pub(crate) struct Max;
 
 impl Columns<1, 0, 0, 0, 1> for Max {

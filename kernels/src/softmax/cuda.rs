@@ -7,15 +7,15 @@
 //! ```text
 //! __global__ __launch_bounds__(256)                                // WARPS warps share a row: 1, or 8 for long rows
 //! forward(x, y, rows, columns) {
-//!     g = greatest of the row;  s = Σ exp(x - g);  y = exp(x - g) * (1 / s);       // lanes, then shuffles, then warps
+//!     g = max of the row;  s = Σ exp(x - g);  y = exp(x - g) * (1 / s);       // lanes, then shuffles, then warps
 //! }
 //! backward(y, dy, dx, rows, columns) {
 //!     d = Σ dy · y;  dx = y * (dy - d);                                             // dx may be dy
 //! }
 //! ```
 //!
-//! A row is walked three times forward, twice backward, all but the first time from the caches: bound by memory. Attention
-//! and the loss have softmaxes of their own that never store scores.
+//! Forward reads a row three times, backward twice, from the caches except for the first time: memory-bound. Attention and
+//! the loss have their own softmax, which does not store scores.
 
 use crate::{
     arguments::{Address, Load, all, arguments},
@@ -26,15 +26,15 @@ use ptx::{Entry, F32, Fold, Launch, Precision, Read, Reg, Sm, Special, Storage, 
 
 /// Threads in a block.
 const THREADS: u32 = 256;
-/// Rows of this many columns and more take a block each.
+/// Minimum columns of rows that take a block each.
 const LONG: usize = 1024;
 
-/// One specialization.
+/// Specialization of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Softmax {
-    /// Which way.
+    /// Forward or backward.
     pub pass: Pass,
-    /// Storage.
+    /// Storage of all matrices.
     pub dtype: DType,
     /// Warps that share a row.
     pub warps: u32,
@@ -57,7 +57,7 @@ arguments! {
 arguments! {
     /// Arguments of the backward pass.
     BackwardArgs, declared as BackwardParams {
-        /// [rows, columns], of forward
+        /// [rows, columns], from forward
         y: Address,
         /// [rows, columns]
         dy: Address,
@@ -71,19 +71,19 @@ arguments! {
 }
 
 impl Softmax {
-    /// The specialization for rows of `columns` numbers.
+    /// Specialization for rows of `columns` elements.
     pub fn new(pass: Pass, dtype: DType, columns: usize) -> Self {
         Self { pass, dtype, warps: if columns >= LONG { THREADS / 32 } else { 1 } }
     }
 
-    /// Every specialization.
+    /// All specializations.
     pub fn all() -> Vec<Self> {
         let of = |pass, dtype| [LONG, 1].map(|columns| Self::new(pass, dtype, columns));
         let both = [DType::Bf16, DType::F32];
         Pass::ALL.into_iter().flat_map(|pass| both.into_iter().flat_map(move |dtype| of(pass, dtype))).collect()
     }
 
-    /// The name for `sm`; the tile is rows by threads a row.
+    /// Name of the program for `sm`; the tile is rows x threads per row.
     pub fn name(&self, sm: Sm) -> Name {
         let tile = format!("{}x{}", self.rows_at_once(), 32 * self.warps);
         Name::new(&format!("softmax.{}", self.pass.name()), &[self.dtype.name(), sm.name(), &tile])
@@ -93,13 +93,13 @@ impl Softmax {
         THREADS / (32 * self.warps)
     }
 
-    /// The grid for [rows, columns]; `None` where there is nothing to compute.
+    /// Launch for [rows, columns]; `None` if the matrix is empty.
     pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
         let grid = [rows.div_ceil(self.rows_at_once() as usize) as u32, 1, 1];
         (rows > 0 && columns > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         const REGISTERS: u32 = 40;
         Program::emit(self.name(sm), sm, THREADS, REGISTERS, |k| {
@@ -123,11 +123,11 @@ impl Softmax {
         let storage = Storage::from(self.dtype);
         let team = Team::find(k, self.warps);
         let row = k.mad_lo(k.special(Special::CtaidX), self.rows_at_once(), team.within);
-        // A team without a row computes the last one and keeps it to itself: everybody meets at the barriers.
+        // A team without a row computes the last row and does not store it, because all threads must reach the barriers.
         let exists = k.lt(row, rows);
         let row = k.mul_lo(k.min_u32(row, k.sub(rows, 1u32)), columns);
-        let number = |matrix: usize, c| k.index(matrices[matrix], k.add(row, c), storage.bytes()).at(0);
-        let load = |matrix, c| k.load_numbers(storage, number(matrix, c), 1, Read::Mutable)[0];
+        let element = |matrix: usize, c| k.index(matrices[matrix], k.add(row, c), storage.bytes()).at(0);
+        let load = |matrix, c| k.load_numbers(storage, element(matrix, c), 1, Read::Mutable)[0];
         let each = |end: Reg<U32>, body: &dyn Fn(Reg<U32>)| k.for_(team.position, end, 32 * self.warps, body);
         let fold = |name, first: f32, step: &dyn Fn(Reg<F32>, Reg<U32>) -> Reg<F32>| {
             let value = k.variable::<F32>(name, first);
@@ -141,11 +141,11 @@ impl Softmax {
             let exp = |c| k.exp(k.sub(load(0, c), greatest), Precision::Single);
             let sum = team.fold(k, fold("sum", 0.0, &|sum, c| k.add(sum, exp(c))), Fold::Sum);
             let inverse = k.div(k.mov(1.0f32), sum);
-            each(end, &|c| k.store_numbers(storage, number(1, c), &[k.mul(exp(c), inverse)]));
+            each(end, &|c| k.store_numbers(storage, element(1, c), &[k.mul(exp(c), inverse)]));
         } else {
             let dot = fold("dot", 0.0, &|sum, c| k.fma(load(0, c), load(1, c), sum));
             let dot = team.fold(k, dot, Fold::Sum);
-            each(end, &|c| k.store_numbers(storage, number(2, c), &[k.mul(load(0, c), k.sub(load(1, c), dot))]));
+            each(end, &|c| k.store_numbers(storage, element(2, c), &[k.mul(load(0, c), k.sub(load(1, c), dot))]));
         }
     }
 }

@@ -4,13 +4,13 @@
 //! y = exp(x - max x) / Σ exp(x - max x)         dx = y · (dy - Σ dy · y)          [T, C]
 //! ```
 //!
-//! Subtracting the maximum changes nothing but keeps exp from overflowing. Forward walks a row three times: maximum,
-//! exponentials and their sum, result. With bf16 storage a stored exp would be rounded before it is divided, so there the
-//! third walk computes it again. A row is in L1 after the first walk.
+//! Subtracting the maximum does not change the result and prevents an overflow of exp. Forward makes three passes over a
+//! row: maximum, exponentials and their sum, result. With bf16 storage a stored exp would be rounded before the division,
+//! so the third pass recomputes it. A row is in L1 after the first pass.
 //!
-//! Cost: x read once, y written once; backward reads y and dy and writes dx: bound by memory for all but short rows.
-//! Limits: a row whose maximum is not finite gives NaN. Attention has a softmax of its own that never stores scores, and
-//! the cross-entropy loss another.
+//! Cost: x read once, y written once; backward reads y and dy and writes dx: memory-bound except for short rows.
+//! Limits: a row whose maximum is not finite gives NaN. Attention and the cross-entropy loss have their own softmax, which
+//! does not store scores.
 
 mod cases;
 mod cpu;

@@ -1,8 +1,8 @@
-//! The definition of softmax.
+//! Definition of softmax.
 
 use crate::check::Real;
 
-/// y of `x` [T, columns].
+/// y = softmax of each row of `x` [T, columns].
 pub fn forward<R: Real>(columns: usize, x: &[R]) -> Vec<R> {
     let mut y = Vec::with_capacity(x.len());
     for row in x.chunks(columns) {
@@ -14,7 +14,7 @@ pub fn forward<R: Real>(columns: usize, x: &[R]) -> Vec<R> {
     y
 }
 
-/// dx of y and dy.
+/// dx from y and dy.
 pub fn backward<R: Real>(columns: usize, y: &[R], dy: &[R]) -> Vec<R> {
     let mut dx = Vec::with_capacity(y.len());
     for (y, dy) in y.chunks(columns).zip(dy.chunks(columns)) {

@@ -14,7 +14,7 @@ fn is_bit_identical_for_any_thread_count() {
 }
 
 #[test]
-fn large_scores_neither_overflow_nor_move_the_result() {
+fn shifted_scores_give_the_same_bits() {
     for cpu in testable_cpus() {
         let x: Vec<f32> = (0..19).map(|i| i as f32 * 0.25).collect();
         let far: Vec<f32> = x.iter().map(|x| x + 65_536.0).collect();
@@ -27,7 +27,7 @@ fn large_scores_neither_overflow_nor_move_the_result() {
 
 /// Central differences of Σ y·dy in f64 against the definition of backward.
 #[test]
-fn the_gradient_is_the_slope_of_forward() {
+fn gradient_matches_central_differences() {
     let wide = |seed| widen::<f64, f32>(&uniform::<f32>(seed, 21, 2.0));
     let (x, dy) = (wide(1), wide(2));
     let loss = |x: &[f64]| reference::forward(7, x).iter().zip(&dy).map(|(y, dy)| y * dy).sum::<f64>();
