@@ -1,5 +1,5 @@
-//! The row of bias + activation in the table of operations: its sizes, its cost, its check against f64 on the processor
-//! and, for its PTX, in the simulator.
+//! Row of bias + activation in the table of operations: sizes, cost, check against f64 on the CPU and, for the PTX, in the
+//! simulator.
 
 use super::{
     Activation, backward, bias_activation_forward,
@@ -26,8 +26,8 @@ fn ptx(sm: Sm) -> Vec<Program> {
     BiasActivation::all().iter().map(|kernel| kernel.program(sm)).collect()
 }
 
-/// [T, F]: nothing, one number, one vector, primes, a block of either vector width with one vector more and less, more
-/// rows than a block owns, and ALBERT-base's feed-forward activation.
+/// [T, F]: empty, one element, one vector, primes, a block of either vector width with one vector more and less, more rows
+/// than a block computes at once, and ALBERT-base's feed-forward activation.
 const SIZES: [(usize, usize); 14] = [
     (0, 8),
     (8, 0),
@@ -45,7 +45,8 @@ const SIZES: [(usize, usize); 14] = [
     (512, 3072),
 ];
 
-/// Larger cases are timed and not checked: the definition in f64 and the simulator are slow.
+/// Maximum elements of a case that is checked; larger cases are only timed, because the reference in f64 and the simulator
+/// are slow.
 const CHECKED_ELEMENTS: usize = 1 << 16;
 
 fn cases() -> Vec<Case> {
@@ -64,7 +65,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// The kernel of a case.
+/// Kernel of a case.
 fn kernel_of(case: &Case) -> BiasActivation {
     let word = |word: &str| case.variant.split('_').any(|w| w == word);
     let activation = Activation::ALL.into_iter().find(|activation| word(activation.name()));
@@ -75,8 +76,8 @@ fn kernel_of(case: &Case) -> BiasActivation {
     }
 }
 
-/// Reads x and b, writes y and, where asked, p; or reads p and dy and writes dx. An elementary function counts as one
-/// operation: memory is the limit long before arithmetic.
+/// Cost of a case: forward reads x and b and writes y and, if saved, p; backward reads p and dy and writes dx. An elementary
+/// function counts as one operation, because the kernel is memory-bound.
 fn cost(case: &Case) -> Cost {
     let kernel = kernel_of(case);
     let (rows, columns) = (case.dim("T") as u64, case.dim("F") as u64);
@@ -121,10 +122,11 @@ fn check_as<X: Element>(case: &Case, runner: &Runner<'_>) -> Outcome {
     })
 }
 
-/// A naive implementation's error is taken from so many numbers, because that of a handful is a matter of luck.
+/// Size of the sample from which the error of the naive implementation is taken: the greatest error of few elements is a
+/// poor estimate.
 const SAMPLE: [(&str, usize); 2] = [("T", 64), ("F", 64)];
 
-/// The largest error over its bound of all outputs, or the first that is out of bounds.
+/// Maximum ratio of an output's error to its bound; an error names the first output that is out of bounds.
 fn compare<X: Element>(outputs: &[Vec<X>], wanted: &[Wanted], naive: &[f64]) -> Result<f64, String> {
     let mut worst: f64 = 0.0;
     for ((output, wanted), naive) in outputs.iter().zip(wanted).zip(naive) {
@@ -133,7 +135,7 @@ fn compare<X: Element>(outputs: &[Vec<X>], wanted: &[Wanted], naive: &[f64]) -> 
     Ok(worst)
 }
 
-/// A case with its inputs.
+/// Case with its inputs.
 struct Problem<X> {
     kernel: BiasActivation,
     rows: usize,
@@ -146,7 +148,7 @@ struct Problem<X> {
     dy: Vec<X>,
 }
 
-/// An output in f64.
+/// Exact output in f64.
 struct Wanted {
     name: &'static str,
     exact: Vec<f64>,
@@ -154,7 +156,7 @@ struct Wanted {
 
 impl<X: Element> Problem<X> {
     fn new(case: &Case) -> Self {
-        // Where the functions bend. Nothing far out: the largest output sets the scale of the bound for all.
+        // Points where the functions curve most. None is large, because the largest output scales the bound for all.
         const CORNERS: [f32; 6] = [0.0, -0.0, 1e-6, -1e-6, 1.4143, -1.4143];
         let (rows, columns) = (case.dim("T"), case.dim("F"));
         let mut x = uniform::<X>(1, rows * columns, 6.0);
@@ -167,7 +169,7 @@ impl<X: Element> Problem<X> {
         Self { kernel, rows, columns, x, bias, dy }
     }
 
-    /// What the outputs ought to be: y and, where it is saved, p; or dx.
+    /// Exact outputs: y and, if it is saved, p; or dx.
     fn wanted(&self) -> Vec<Wanted> {
         let activation = self.kernel.activation;
         match self.kernel.pass {
@@ -187,7 +189,7 @@ impl<X: Element> Problem<X> {
         }
     }
 
-    /// The greatest error of a plain f32 implementation, for each output.
+    /// Greatest error of a naive f32 implementation, for each output.
     fn naive_errors(&self) -> Vec<f64> {
         let activation = self.kernel.activation;
         let naive = match self.kernel.pass {
@@ -204,7 +206,7 @@ impl<X: Element> Problem<X> {
             .collect()
     }
 
-    /// The outputs of the processor's kernel.
+    /// Outputs of the CPU kernel.
     fn compute(&self, cpu: &Cpu) -> Vec<Vec<X>> {
         let poisoned = || vec![X::from_f32(f32::NAN); self.x.len()];
         let (activation, mut first) = (self.kernel.activation, poisoned());
@@ -221,7 +223,7 @@ impl<X: Element> Problem<X> {
         }
     }
 
-    /// The outputs of the program.
+    /// Outputs of the program.
     fn simulate(&self, gpu: &GpuRunner<'_>, approximation: Approximation) -> Result<Vec<Vec<X>>, String> {
         let (mut memory, arguments, outputs) = self.set_up();
         if let Some(launch) = self.kernel.launch(self.rows, self.columns) {

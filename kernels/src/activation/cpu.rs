@@ -1,4 +1,4 @@
-//! Bias and activation on vectors, one pass over rows.
+//! Bias and activation on CPUs, in one pass over the rows.
 
 use super::Activation;
 use crate::pool::Cpu;
@@ -7,10 +7,10 @@ use crate::simd::{Element, Kernel, Simd};
 use crate::sweep::{Columns, sweep};
 use std::marker::PhantomData;
 
-/// y = act(x + bias) for `x`, `y` [T, F], `bias` `[F]`; `pre` [T, F] receives x + bias where backward will need it.
+/// y = act(x + bias) for `x`, `y` [T, F], `bias` `[F]`; `pre` [T, F] receives x + bias if backward needs it.
 ///
 /// # Panics
-/// If lengths do not fit.
+/// If the lengths do not match.
 pub fn bias_activation_forward<X: Element>(
     cpu: &Cpu,
     activation: Activation,
@@ -31,7 +31,7 @@ pub fn bias_activation_forward<X: Element>(
     }
 }
 
-/// dx = dy · act'(pre), all of one length.
+/// dx = dy · act'(pre), all of the same length.
 ///
 /// # Panics
 /// If lengths differ.
@@ -44,7 +44,7 @@ pub fn backward<X: Element>(cpu: &Cpu, activation: Activation, pre: &[X], dy: &[
     }
 }
 
-/// An activation as a type, so that the choice is made once a call and not once a vector.
+/// Activation as a type, so that it is selected once per call and not once per vector.
 trait Function: Copy + Send + Sync {
     const ACTIVATION: Activation;
 }
@@ -66,7 +66,7 @@ impl Function for Relu {
 
 fn forward_of<X: Element, F: Function>(cpu: &Cpu, x: &[X], bias: Option<&[f32]>, pre: Option<&mut [X]>, y: &mut [X]) {
     let isa = cpu.isa();
-    // Without a bias there are no rows: any cut will do.
+    // Without a bias the elements are independent: rows of any width will do.
     let width = bias.map_or(1, <[f32]>::len);
     assert!(width > 0 && x.len().is_multiple_of(width), "activation: {} numbers are no rows of {width}", x.len());
     let outputs = (Rows::new(y, width), Rows::optional(pre, width));
@@ -112,7 +112,7 @@ impl<X: Element, F: Function> Kernel for Forward<'_, X, F> {
     }
 }
 
-/// y = act(x + b), and x + b where it is wanted.
+/// y = act(x + b), and x + b if it is saved.
 struct Apply<F>(PhantomData<F>);
 
 impl<F: Function, const BIAS: usize, const OUTPUTS: usize> Columns<1, BIAS, 0, OUTPUTS, 0> for Apply<F> {

@@ -5,17 +5,17 @@
 //! backward    dx = dy · act'(p)                      [T, F]
 //! ```
 //!
-//! The bias gradient is the column sum of dx, a reduction with its own kernel.
+//! The bias gradient is the column sum of dx, computed by a separate reduction kernel.
 //!
 //! ```text
-//! __global__ __launch_bounds__(128)                       // one thread owns V neighboring columns:
-//! forward(x, bias, y, pre, rows, columns) {               //   16 bytes, 4 f32 or 8 bf16, or 1 where F is no
-//!     column = (blockIdx.x * 128 + threadIdx.x) * V;      //   multiple of that
+//! __global__ __launch_bounds__(128)                       // a thread computes V neighboring columns:
+//! forward(x, bias, y, pre, rows, columns) {               //   16 bytes, 4 f32 or 8 bf16, or 1 element if F is
+//!     column = (blockIdx.x * 128 + threadIdx.x) * V;      //   not a multiple of that
 //!     if (column < columns) {
-//!         b[V] = bias[column ..];                         // once: the rows below share it
+//!         b[V] = bias[column ..];                         // once for all rows
 //!         for (row = blockIdx.y; row < rows; row += gridDim.y) {
 //!             p[V] = x[row, column ..] + b;
-//!             pre[row, column ..] = p;                    // only where backward will need it
+//!             pre[row, column ..] = p;                    // only if backward needs it
 //!             y[row, column ..] = act(p);
 //! }   }   }
 //! backward(pre, dy, dx, rows, columns) {                  // the same loop; dx may be dy
@@ -28,12 +28,12 @@
 //!   row 1    │ block (0,1)   │ (1,1)          row r belongs to block r mod gridDim.y
 //! ```
 //!
-//! Bound by memory: T·F·(2 + saved) numbers forward, 3·T·F backward. A warp reads 512 neighboring bytes at a time. No
-//! shared memory, no barrier, no communication. At most 40 registers a thread (28 with one number a thread), so that at
-//! least 12 of the 16 blocks that a multiprocessor has threads for are resident; `.ci/ptx-gate.sh` asserts it.
+//! Memory-bound: T·F·(2 + saved) elements forward, 3·T·F backward. A warp reads 512 contiguous bytes at a time. No shared
+//! memory, no barriers. At most 40 registers per thread (28 with one element per thread), so that at least 12 of the 16
+//! blocks that a multiprocessor has threads for are resident; `.ci/ptx-gate.sh` asserts it.
 //!
 //! f32 storage computes exp by the CPU's polynomial and divides by `rcp.approx` (1 ulp) with one Newton step; bf16
-//! storage takes `ex2.approx` and `rcp.approx` as they are. x·σ(2u) is the tanh form of GELU (Hendrycks & Gimpel 2016)
+//! storage uses `ex2.approx` and `rcp.approx` without refinement. x·σ(2u) is the tanh form of GELU (Hendrycks & Gimpel 2016)
 //! without the cancellation of 1 + tanh u for negative u.
 //!
 //! Limits: T < 2³¹, F·4 < 2³¹; |x| < 10¹⁹, because x² must not overflow; base addresses are multiples of 16 (the
@@ -52,13 +52,13 @@ use ptx::{
 
 /// Threads in a block.
 const THREADS: u32 = 128;
-/// Rows that one block computes before the grid has all rows: the bias is read once for them.
+/// Rows per block, up to [`MAX_GRID_Y`] blocks: the bias is read once for them.
 const ROWS: usize = 4;
-/// The most rows of blocks that a grid may have.
+/// Maximum gridDim.y.
 const MAX_GRID_Y: usize = 65_535;
 
 impl Activation {
-    /// Writes act(x): the body of this kernel, and an epilogue for others.
+    /// Emits act(x): for this kernel and for the epilogues of others.
     pub fn emit(self, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
         match self {
             Activation::GeluTanh => k.mul(x, k.sigmoid(twice_tanh_argument(k, x), precision).value),
@@ -67,7 +67,7 @@ impl Activation {
         }
     }
 
-    /// Writes act'(x).
+    /// Emits act'(x).
     pub fn emit_derivative(self, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
         match self {
             Activation::GeluTanh => {
@@ -98,25 +98,25 @@ fn normal_distribution(k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32>
     k.fma(k.erf(k.mul(x, poly::FRAC_1_SQRT_2), precision), 0.5f32, 0.5f32)
 }
 
-/// One specialization of the kernel.
+/// Specialization of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BiasActivation {
-    /// Which way.
+    /// Forward or backward.
     pub pass: Pass,
     /// Storage of all operands.
     pub dtype: DType,
-    /// The function.
+    /// Activation function.
     pub activation: Activation,
-    /// Forward: whether a bias is added first. Backward has no such choice and leaves it false.
+    /// Forward: true if a bias is added. Backward: false.
     pub bias: bool,
-    /// Forward: whether x + b is written too. Backward has no such choice and leaves it false.
+    /// Forward: true if x + b is saved. Backward: false.
     pub save_pre: bool,
-    /// Neighboring columns a thread owns: 16 bytes, or one number.
+    /// Neighboring columns per thread: 16 bytes, or one element.
     pub vector: u32,
 }
 
 impl BiasActivation {
-    /// The specialization for rows of `columns` numbers: whole 16-byte vectors where rows consist of them.
+    /// Specialization for rows of `columns` elements: 16-byte vectors if rows are whole vectors.
     pub fn new(pass: Pass, dtype: DType, activation: Activation, save_pre: bool, columns: usize) -> Self {
         let widest = 16 / dtype.bytes();
         let vector = if columns.is_multiple_of(widest) { widest as u32 } else { 1 };
@@ -129,7 +129,7 @@ impl BiasActivation {
         Self { bias: false, ..Self::new(Pass::Forward, dtype, activation, false, columns) }
     }
 
-    /// Every specialization, the one that a reader should see first in front.
+    /// All specializations.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for pass in Pass::ALL {
@@ -148,43 +148,43 @@ impl BiasActivation {
         all
     }
 
-    /// The name for `sm`; the tile is threads by columns a thread.
+    /// Name of the program for `sm`; the tile is threads x columns per thread.
     pub fn name(&self, sm: Sm) -> Name {
         let operation = format!("activation.{}", self.pass.name());
         let tile = format!("{THREADS}x{}", self.vector);
         Name::new(&operation, &[self.dtype.name(), sm.name(), &tile, &self.variant()])
     }
 
-    /// What is fused, as names say it: `bias_tanh_pre`.
+    /// Variant in the program's name: the fused operations, such as `bias_tanh_pre`.
     pub fn variant(&self) -> String {
         let bias = if self.bias { "bias_" } else { "" };
         let pre = if self.save_pre { "_pre" } else { "" };
         format!("{bias}{}{pre}", self.activation.name())
     }
 
-    /// The grid for [T, F] = [rows, columns]; `None` where there is nothing to compute.
+    /// Launch for [T, F] = [rows, columns]; `None` if the matrix is empty.
     pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
         let blocks = columns.div_ceil(THREADS as usize * self.vector as usize);
         let grid = [blocks as u32, rows.div_ceil(ROWS).min(MAX_GRID_Y) as u32, 1];
         (rows > 0 && columns > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// Registers a thread may use at most.
+    /// Maximum registers per thread.
     fn registers(&self) -> u32 {
         if self.vector == 1 { 28 } else { 40 }
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, THREADS, self.registers(), |k| match (self.pass, self.dtype, self.vector) {
-            (Pass::Forward, DType::F32, 4) => self.forward::<Singles<4>, 4>(k),
-            (Pass::Forward, DType::F32, _) => self.forward::<Singles<1>, 1>(k),
-            (Pass::Forward, DType::Bf16, 8) => self.forward::<BrainPairs, 8>(k),
-            (Pass::Forward, DType::Bf16, _) => self.forward::<Brain, 1>(k),
-            (Pass::Backward, DType::F32, 4) => self.backward::<Singles<4>, 4>(k),
-            (Pass::Backward, DType::F32, _) => self.backward::<Singles<1>, 1>(k),
-            (Pass::Backward, DType::Bf16, 8) => self.backward::<BrainPairs, 8>(k),
-            (Pass::Backward, DType::Bf16, _) => self.backward::<Brain, 1>(k),
+            (Pass::Forward, DType::F32, 4) => self.forward::<F32s<4>, 4>(k),
+            (Pass::Forward, DType::F32, _) => self.forward::<F32s<1>, 1>(k),
+            (Pass::Forward, DType::Bf16, 8) => self.forward::<Bf16Pairs, 8>(k),
+            (Pass::Forward, DType::Bf16, _) => self.forward::<OneBf16, 1>(k),
+            (Pass::Backward, DType::F32, 4) => self.backward::<F32s<4>, 4>(k),
+            (Pass::Backward, DType::F32, _) => self.backward::<F32s<1>, 1>(k),
+            (Pass::Backward, DType::Bf16, 8) => self.backward::<Bf16Pairs, 8>(k),
+            (Pass::Backward, DType::Bf16, _) => self.backward::<OneBf16, 1>(k),
         })
     }
 
@@ -235,7 +235,7 @@ impl BiasActivation {
         });
     }
 
-    /// Finds the thread's first column, and runs `body` where the column exists.
+    /// Computes the thread's first column and emits `body` for threads whose column exists.
     fn for_each_row(&self, k: &Entry, [rows, columns]: [Param<U32>; 2], body: impl FnOnce(Reg<U32>, &Rows)) {
         k.comment("column = (blockIdx.x * 128 + threadIdx.x) * V");
         let thread = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
@@ -283,7 +283,7 @@ arguments! {
     }
 }
 
-/// The rows of one block, and the bytes of a row.
+/// Loop over the rows of a block, with the row stride in bytes.
 struct Rows<'a> {
     k: &'a Entry,
     rows: Reg<U32>,
@@ -291,7 +291,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Loops `body(row, pitch)` over the rows of this block.
+    /// Emits a loop of `body(row, pitch)` over the rows of this block.
     fn each(&self, body: impl FnOnce(Reg<U32>, Reg<U32>)) {
         let Self { k, rows, pitch } = *self;
         k.comment("for (row = blockIdx.y; row < rows; row += gridDim.y)");
@@ -300,13 +300,13 @@ impl Rows<'_> {
     }
 }
 
-/// The address of `column` in the first row of the matrix (or in the vector) that `param` points to.
+/// Address of `column` in the first row of the matrix (or in the vector) that `param` points to.
 fn column_of(k: &Entry, param: PointerParam, column: Reg<U32>, dtype: DType) -> Ptr<Global> {
     let base = k.cvta_to_global(k.ld_param_pointer(param));
     k.index(base, column, dtype.bytes() as u32)
 }
 
-/// `V` floats that every row needs, 16 bytes at a time where there are so many.
+/// Loads `V` floats of the bias, in 16-byte vectors if possible.
 fn load_bias<const V: usize>(k: &Entry, bias: Ptr<Global>) -> [Reg<F32>; V] {
     let mut values = Vec::with_capacity(V);
     while V - values.len() >= 4 {
@@ -320,20 +320,20 @@ fn load_bias<const V: usize>(k: &Entry, bias: Ptr<Global>) -> [Reg<F32>; V] {
     values.try_into().expect("the loops load V values")
 }
 
-/// How `V` neighboring numbers move between memory and float registers.
+/// Loads and stores of `V` neighboring elements as f32 registers.
 trait Storage<const V: usize> {
-    /// Reads what no thread writes, once.
+    /// Loads elements that no thread writes and that are read once.
     fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; V];
-    /// Reads what this thread may write later.
+    /// Loads elements that this thread may write later.
     fn load_mutable(k: &Entry, address: Address<Global>) -> [Reg<F32>; V];
-    /// Rounds and writes.
+    /// Rounds and stores.
     fn store(k: &Entry, address: Address<Global>, values: [Reg<F32>; V]);
 }
 
-/// `V` floats.
-struct Singles<const V: usize>;
+/// `V` f32.
+struct F32s<const V: usize>;
 
-impl<const V: usize> Storage<V> for Singles<V> {
+impl<const V: usize> Storage<V> for F32s<V> {
     fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; V] {
         k.ld_nc(address, Cache::Stream)
     }
@@ -346,16 +346,16 @@ impl<const V: usize> Storage<V> for Singles<V> {
 }
 
 /// Eight bf16 in four pairs.
-struct BrainPairs;
+struct Bf16Pairs;
 
-impl BrainPairs {
+impl Bf16Pairs {
     fn widen(k: &Entry, pairs: [Reg<Bf16x2>; 4]) -> [Reg<F32>; 8] {
         let wide = pairs.map(|pair| k.widen_bf16x2(pair));
         std::array::from_fn(|v| wide[v / 2][v % 2])
     }
 }
 
-impl Storage<8> for BrainPairs {
+impl Storage<8> for Bf16Pairs {
     fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; 8] {
         Self::widen(k, k.ld_nc(address, Cache::Stream))
     }
@@ -369,9 +369,9 @@ impl Storage<8> for BrainPairs {
 }
 
 /// One bf16.
-struct Brain;
+struct OneBf16;
 
-impl Storage<1> for Brain {
+impl Storage<1> for OneBf16 {
     fn load(k: &Entry, address: Address<Global>) -> [Reg<F32>; 1] {
         k.ld_nc::<B16, 1>(address, Cache::Stream).map(|value| k.widen_bf16(value))
     }

@@ -4,17 +4,17 @@
 //! forward     p = x + b          y = act(p)          [T, F], b [F]
 //! backward    dx = dy · act'(p)                      [T, F]
 //!
-//! gelu_tanh   ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))   what ALBERT was trained with (released code)
-//! gelu_erf    x·Φ(x) = ½·x·(1 + erf(x/√2))               what other people's loaders call gelu
+//! gelu_tanh   ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))   the activation of ALBERT's released code
+//! gelu_erf    x·Φ(x) = ½·x·(1 + erf(x/√2))               `gelu` in third-party loaders
 //! relu        max(x, 0), with derivative 0 at 0
 //! ```
 //!
 //! The bias gradient is the column sum of dx ([`crate::reduce::column_sums`]). p is computed in f32 and rounded only
-//! where it is stored, so y does not depend on whether `pre` is kept; backward sees the stored p.
+//! when stored, so y does not depend on whether `pre` is saved; backward reads the stored p.
 //!
-//! Cost: forward moves T·F·(2, or 3 with `pre`) numbers, backward T·F·3; about 23 (tanh; backward 32) or 35 (erf) vector
-//! instructions for LANES elements, no division among them. Each element is one chain of multiply-adds, so four vectors
-//! go side by side.
+//! Cost: forward moves T·F·(2, or 3 with `pre`) elements, backward T·F·3; about 23 (tanh; backward 32) or 35 (erf) vector
+//! instructions for LANES elements, no division. Each element is one chain of multiply-adds, so four vectors are
+//! interleaved.
 //!
 //! The epilogue of a GEMM calls [`Activation::apply`] on its register tile and gives the same bits.
 
@@ -31,10 +31,10 @@ pub use cpu::{backward, bias_activation_forward};
 use crate::num::functions;
 use crate::simd::Simd;
 
-/// A function applied to each element.
+/// Activation function, applied to each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), the one that ALBERT was trained with.
+    /// ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), with which ALBERT was trained.
     GeluTanh,
     /// x·Φ(x) = ½·x·(1 + erf(x/√2)).
     GeluErf,
@@ -46,7 +46,7 @@ impl Activation {
     /// All activations.
     pub const ALL: [Self; 3] = [Self::GeluTanh, Self::GeluErf, Self::Relu];
 
-    /// The word that names it in a kernel's variant.
+    /// Name in the variant of a kernel.
     pub const fn name(self) -> &'static str {
         match self {
             Self::GeluTanh => "tanh",
@@ -61,7 +61,7 @@ impl Activation {
         match self {
             Self::GeluTanh => functions::gelu_tanh(simd, x),
             Self::GeluErf => functions::gelu_erf(simd, x),
-            // In this order a NaN survives.
+            // In this order a NaN is propagated.
             Self::Relu => simd.max(simd.zero(), x),
         }
     }

@@ -1,4 +1,4 @@
-//! The definitions, as the papers write them.
+//! Definitions of the activations, in the form of the papers.
 
 use super::Activation;
 use crate::check::Real;
@@ -44,7 +44,7 @@ pub fn forward<R: Real>(activation: Activation, x: &[R], bias: Option<&[R]>) -> 
     (p, y)
 }
 
-/// dx of the stored p and dy.
+/// dx from the stored p and dy.
 pub fn backward<R: Real>(activation: Activation, p: &[R], dy: &[R]) -> Vec<R> {
     p.iter().zip(dy).map(|(&p, &dy)| dy * derivative(activation, p)).collect()
 }

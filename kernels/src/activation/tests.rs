@@ -10,7 +10,7 @@ fn inputs<X: Element>(rows: usize, columns: usize) -> (Vec<X>, Vec<X>, Vec<f32>)
     (uniform(7, rows * columns, 5.0), uniform(9, rows * columns, 2.0), uniform(8, columns, 1.0))
 }
 
-/// What the naive implementation errs by on a few thousand numbers like those of the cases.
+/// Errors of the naive implementation on a few thousand elements like those of the cases.
 struct NaiveErrors {
     pre: f64,
     y: f64,
@@ -86,7 +86,7 @@ fn is_bit_identical_for_any_thread_count() {
 }
 
 #[test]
-fn the_derivative_is_the_slope_of_the_function() {
+fn derivative_matches_central_differences() {
     for activation in Activation::ALL {
         for x in uniform::<f32>(1, 1000, 6.0).into_iter().map(f64::from).filter(|x| x.abs() > 1e-4) {
             let h = 1e-5;
@@ -97,7 +97,7 @@ fn the_derivative_is_the_slope_of_the_function() {
     }
 }
 
-/// The values that the released code's activation takes (tanh form), and those of the erf form.
+/// Values of the released code's activation (tanh form) and of the erf form.
 #[test]
 fn has_its_golden_values() {
     let x: [f64; 7] = [-3.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0];
@@ -120,7 +120,7 @@ fn has_its_golden_values() {
 }
 
 #[test]
-fn a_nan_is_not_hidden() {
+fn nan_is_propagated() {
     for (cpu, activation) in testable_cpus().into_iter().flat_map(|cpu| Activation::ALL.map(|a| (cpu.clone(), a))) {
         let mut y = [0.0f32; 3];
         bias_activation_forward(&cpu, activation, &[1.0, f32::NAN, 2.0], None, None, &mut y);

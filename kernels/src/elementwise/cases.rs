@@ -1,4 +1,4 @@
-//! The row of element-wise operations in the table of operations: their sizes, their cost, their check against f64.
+//! Row of element-wise operations in the table of operations: sizes, cost, check against f64.
 
 use super::cuda::{Function, Map, MapArgs, Part, PartArgs, Transpose, TransposeArgs};
 use super::{Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, reference, scale, transpose};
@@ -23,16 +23,16 @@ fn ptx(sm: Sm) -> Vec<Program> {
     Map::all().iter().map(|kernel| kernel.program(sm)).chain(transposes).chain(parts).collect()
 }
 
-/// [T, F]: nothing, one number, vectors with one lane more and less, primes, several tasks.
+/// [T, F]: empty, one element, vectors with one lane more and less, primes, several tasks.
 const SIZES: [(usize, usize); 9] = [(0, 5), (1, 1), (3, 7), (2, 15), (5, 16), (4, 17), (3, 65), (1, 1021), (29, 643)];
 
-/// The word of a variant: the name of a value in lower case.
+/// Word of a variant: the name of a value in lower case.
 fn word(value: &dyn std::fmt::Debug) -> String {
     format!("{value:?}").to_lowercase()
 }
 
-/// Operations that are no function of [`Unary`] or [`Binary`]: f32 is cast to bf16 and bf16 to f32, y += c·x is in f32, and
-/// one number in f32 is repeated.
+/// Operations that are not [`Unary`] or [`Binary`]: f32 is cast to bf16 and bf16 to f32, y += c·x is in f32, and one element
+/// in f32 is repeated.
 const MOVES: [&str; 6] = ["cast", "scale", "add_assign", "add_scaled", "transpose", "repeat"];
 
 fn cases() -> Vec<Case> {
@@ -123,7 +123,7 @@ fn check_on(case: &Case, on: &On<'_>) -> Result<f64, String> {
     }
 }
 
-/// y of the operands by the PTX.
+/// Runs the PTX: y from the operands.
 pub(super) fn simulate<X: Element, Y: Element>(
     gpu: &GpuRunner<'_>,
     function: Function,
@@ -146,10 +146,10 @@ pub(super) fn simulate<X: Element, Y: Element>(
     Ok(())
 }
 
-/// The factor of the kernels that have one, in tests.
+/// Factor in tests of kernels that have one.
 pub(super) const FACTOR: f32 = -0.37;
 
-/// Numbers of size 0.5 to 2 of both signs: safe to divide by.
+/// Elements of magnitude 0.5 to 2 and either sign: safe divisors.
 pub(super) fn operands<X: Element>(seed: u64, len: usize) -> Vec<X> {
     uniform::<f32>(seed, len, 1.5).into_iter().map(|x| X::from_f32(x + 0.5f32.copysign(x))).collect()
 }
@@ -175,7 +175,7 @@ fn check_binary<X: Element>(case: &Case, which: (Binary, Broadcast), on: &On<'_>
     on.within("y", &y, &naive, &exact)
 }
 
-/// What one of [`MOVES`] makes of x and, where it adds to it, of y.
+/// Definition of the operations in [`MOVES`]: the result for x and the old y.
 fn moved<R: Real>(case: &Case, x: &[R], y: &[R]) -> Vec<R> {
     let (rows, columns) = (case.dim("T"), case.dim("F"));
     let factor = R::of(f64::from(FACTOR));
@@ -189,7 +189,7 @@ fn moved<R: Real>(case: &Case, x: &[R], y: &[R]) -> Vec<R> {
     }
 }
 
-/// Those of [`MOVES`] that keep the type.
+/// Checks an operation of [`MOVES`] whose result has the type of x.
 fn check_move_in_place<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     check_move(case, on, |cpu, x: &[X], y: &mut [X]| match case.variant.as_str() {
         "scale" => scale(cpu, FACTOR, x, y),
@@ -234,10 +234,10 @@ fn check_move<X: Element, Y: Element>(
     on.within("y", &y, &naive, &moved::<f64>(case, &widen(&x), &widen(&before)))
 }
 
-/// Some columns of a matrix into some of another: those that are named, to the bit, and nothing else.
+/// Checks a copy of some columns: the copied elements have the same bits, all others are unchanged.
 fn check_part<X: Element>(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     let (rows, columns) = (case.dim("T"), case.dim("F"));
-    // First columns and lengths of rows that are whole vectors, and that are not.
+    // First columns and row lengths that are multiples of a vector, and that are not.
     for (first, length) in [([8, 16], [columns + 8, columns + 24]), ([2, 1], [columns + 3, columns + 5])] {
         let (x, before) = (uniform::<X>(1, rows * length[0], 2.0), uniform::<X>(2, rows * length[1], 2.0));
         let kernel = Part::new(X::DTYPE, &[columns, first[0], first[1], length[0], length[1]], true);
@@ -264,7 +264,7 @@ fn check_part<X: Element>(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, Strin
     Ok(0.0)
 }
 
-/// Inputs, what forward keeps of them, and both results in both precisions.
+/// Inputs, the operand kept for backward, and the results of both passes in both precisions.
 struct UnaryCase<X> {
     x: Vec<X>,
     kept: Vec<X>,
@@ -294,7 +294,7 @@ impl<X: Element> UnaryCase<X> {
 
 fn check_unary<X: Element>(case: &Case, function: Unary, on: &On<'_>) -> Result<f64, String> {
     let which = case.pass as usize;
-    // The naive error of a few thousand such numbers: that of a handful is a matter of luck.
+    // Naive error of a few thousand elements: the greatest error of few elements is a poor estimate.
     let sample = UnaryCase::<X>::new(function, 4096);
     let error = greatest_error(&sample.naive[which], &sample.exact[which]);
     let inputs = UnaryCase::<X>::new(function, case.dim("T") * case.dim("F"));

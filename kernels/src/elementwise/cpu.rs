@@ -1,4 +1,4 @@
-//! Element by element, on vectors.
+//! Element-wise operations on CPUs.
 
 use super::{Binary, Broadcast, Unary};
 use crate::num::functions;
@@ -8,10 +8,10 @@ use crate::simd::{Element, Kernel, Simd};
 use crate::sweep::{Columns, sweep, sweep_in_place};
 use std::ops::Range;
 
-/// y = a ∘ b for `a`, `y` [T, columns] and `b` as `broadcast` says.
+/// y = a ∘ b for `a`, `y` [T, columns] and `b` of the shape that `broadcast` defines.
 ///
 /// # Panics
-/// If lengths do not fit.
+/// If the lengths do not match.
 pub fn binary<X: Element>(
     cpu: &Cpu,
     operation: Binary,
@@ -48,7 +48,7 @@ impl<X: Element> Kernel for BinaryRows<'_, X> {
     fn run<S: Simd>(self, simd: S) {
         let Self { operation, broadcast, columns, rows, a, b, y } = self;
         for (row, (a, y)) in rows.zip(a.chunks(columns).zip(y.chunks_mut(columns))) {
-            let (vector, number) = match broadcast {
+            let (vector, scalar) = match broadcast {
                 Broadcast::Full => (Some(&b[row * columns..(row + 1) * columns]), 0.0),
                 Broadcast::Row => (Some(b), 0.0),
                 Broadcast::Scalar => (None, b[0].to_f32()),
@@ -56,7 +56,7 @@ impl<X: Element> Kernel for BinaryRows<'_, X> {
             };
             match vector {
                 Some(b) => sweep(simd, columns, &WithVector(operation), [a, b], [], [], [y]),
-                None => sweep(simd, columns, &WithNumber(operation, number), [a], [], [], [y]),
+                None => sweep(simd, columns, &WithScalar(operation, scalar), [a], [], [], [y]),
             };
         }
     }
@@ -74,7 +74,7 @@ fn apply<S: Simd>(simd: S, operation: Binary, a: S::F32, b: S::F32) -> S::F32 {
     }
 }
 
-/// y = a ∘ b, b a stream.
+/// y = a ∘ b, b a vector.
 struct WithVector(Binary);
 
 impl Columns<2, 0, 0, 1, 0> for WithVector {
@@ -91,11 +91,11 @@ impl Columns<2, 0, 0, 1, 0> for WithVector {
     }
 }
 
-/// y = a ∘ b, b one number.
+/// y = a ∘ b, b a scalar.
 #[derive(Clone, Copy)]
-struct WithNumber(Binary, f32);
+struct WithScalar(Binary, f32);
 
-impl Columns<1, 0, 0, 1, 0> for WithNumber {
+impl Columns<1, 0, 0, 1, 0> for WithScalar {
     #[inline(always)]
     fn step<S: Simd>(
         &self,
@@ -109,7 +109,7 @@ impl Columns<1, 0, 0, 1, 0> for WithNumber {
     }
 }
 
-/// A pass over equally long arrays without rows: y of its inputs.
+/// Pass over arrays of the same length: y from its inputs.
 struct Map<'a, X, C, const NX: usize> {
     columns: C,
     x: [&'a [X]; NX],
@@ -137,7 +137,7 @@ fn map<X: Element, C: Columns<NX, 0, 0, 1, 0> + Copy + Send + Sync, const NX: us
     });
 }
 
-/// y = f(x), of one length.
+/// y = f(x), both of the same length.
 ///
 /// # Panics
 /// If lengths differ.
@@ -145,7 +145,7 @@ pub fn unary_forward<X: Element>(cpu: &Cpu, function: Unary, x: &[X], y: &mut [X
     map(cpu, Function(function), [x], y);
 }
 
-/// dx = dy · f', `kept` being what [`Unary::keeps`] says.
+/// dx = dy · f'; `kept` is the operand that [`Unary::keeps`] selects.
 ///
 /// # Panics
 /// If lengths differ.
@@ -153,12 +153,12 @@ pub fn unary_backward<X: Element>(cpu: &Cpu, function: Unary, kept: &[X], dy: &[
     map(cpu, Derivative(function), [kept, dy], dx);
 }
 
-/// y = factor · x, of one length.
+/// y = factor · x, both of the same length.
 ///
 /// # Panics
 /// If lengths differ.
 pub fn scale<X: Element>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [X]) {
-    map(cpu, WithNumber(Binary::Mul, factor), [x], y);
+    map(cpu, WithScalar(Binary::Mul, factor), [x], y);
 }
 
 /// y = f(x)
@@ -180,7 +180,7 @@ impl Columns<1, 0, 0, 1, 0> for Function {
             Unary::Ln => functions::ln(simd, x),
             Unary::Tanh => functions::tanh(simd, x),
             Unary::Sigmoid => functions::sigmoid(simd, x),
-            // In this order a NaN survives.
+            // In this order a NaN is propagated.
             Unary::Relu => simd.max(simd.zero(), x),
         }]
     }
@@ -211,7 +211,7 @@ impl Columns<2, 0, 0, 1, 0> for Derivative {
     }
 }
 
-/// y += x, of one length.
+/// y += x, both of the same length.
 ///
 /// # Panics
 /// If lengths differ.
@@ -252,7 +252,7 @@ impl Columns<1, 0, 1, 0, 0> for AddTo {
     }
 }
 
-/// y += factor · x, of one length, summed in f32.
+/// y += factor · x in f32, both of the same length.
 ///
 /// # Panics
 /// If lengths differ.
@@ -277,7 +277,7 @@ impl<X: Element> Kernel for Into32<'_, X> {
     }
 }
 
-/// y = factor · x + old · y, where old is 1 or 0 (and then whatever y held is forgotten, NaN too).
+/// y = factor · x + y if `old` is 1; y = x, whatever y held, if `old` is 0 (`factor` is then 1).
 #[derive(Clone, Copy)]
 struct IntoF32 {
     factor: f32,
@@ -299,7 +299,7 @@ impl Columns<1, 0, 1, 0, 0> for IntoF32 {
     }
 }
 
-/// y = x in another storage type: exact from bf16 to f32, rounded to nearest even the other way.
+/// y = x in another storage type: exact from bf16 to f32, rounded to nearest even from f32 to bf16.
 ///
 /// # Panics
 /// If lengths differ.

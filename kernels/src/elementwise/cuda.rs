@@ -1,20 +1,20 @@
 //! Element-wise operations, casts, transposition and copies of some columns on the GPU.
 //!
 //! ```text
-//! __global__ __launch_bounds__(256) map(inputs.., y, [factor,] rows, columns) {   // a thread owns V neighboring numbers:
-//!     i = (blockIdx.x * 256 + threadIdx.x) * V;                                   //   8, or 1 where rows are no multiple
-//!     if (i < rows * columns) y[i .. i + V] = f(a[i ..], b[spread(i) ..]);
+//! __global__ __launch_bounds__(256) map(inputs.., y, [factor,] rows, columns) {   // V neighboring elements per thread: 8,
+//!     i = (blockIdx.x * 256 + threadIdx.x) * V;                                   //   or 1 if 8 does not divide the length
+//!     if (i < rows * columns) y[i .. i + V] = f(a[i ..], b[broadcast(i) ..]);
 //! }
-//! __global__ __launch_bounds__(256) transpose(x, y, rows, columns) {              // a block owns 32 x 32 numbers
-//!     tile[32][32 + 1] = x[..];  __syncthreads();  y[..] = the columns of tile;   // both sides read and write whole rows
+//! __global__ __launch_bounds__(256) transpose(x, y, rows, columns) {              // 32 x 32 elements per block
+//!     tile[32][32 + 1] = x[..];  __syncthreads();  y[..] = columns of tile;       // loads and stores are coalesced
 //! }
-//! __global__ __launch_bounds__(256) part(x, y, rows, columns, x_row, y_row) {     // rows of x and y are so long; both
-//!     y[r * y_row + c .. + V] = x[r * x_row + c .. + V];                          //   point at their first column
+//! __global__ __launch_bounds__(256) part(x, y, rows, columns, x_row, y_row) {     // x_row, y_row: elements of a row; x and
+//!     y[r * y_row + c .. + V] = x[r * x_row + c .. + V];                          //   y point to the first column copied
 //! }
 //! ```
 //!
-//! Bound by memory: every operand once. Arguments: the operands in the order of [`super`]'s functions, the result (for
-//! `add_assign` and `add_scaled` the sum that is added to), the factor where there is one, rows, columns.
+//! Memory-bound: every operand once. Arguments: the operands in the order of [`super`]'s functions, the result (for
+//! `add_assign` and `add_scaled` the sum), the factor if there is one, rows, columns.
 //!
 //! Limits: T·F < 2³²; the division is correctly rounded, elementary functions as in `ptx::functions`.
 
@@ -25,19 +25,19 @@ use ptx::{Compare, Entry, F32, Global, Launch, Precision, Ptr, Read, Reg, Sm, Sp
 
 /// Threads in a block.
 const THREADS: u32 = 256;
-/// Numbers that a thread owns where rows allow.
+/// Elements per thread if the length allows.
 const VECTOR: u32 = 8;
 /// Rows and columns of a tile of the transposition.
 const TILE: u32 = 32;
 
-/// What is done to each number.
+/// Function applied to each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Function {
     /// a ∘ b
     Binary(Binary, Broadcast),
     /// f(x)
     Unary(Unary),
-    /// dy · f', from what forward kept and dy
+    /// dy · f', from the operand kept by forward and dy
     UnaryBackward(Unary),
     /// factor · x
     Scale,
@@ -51,21 +51,21 @@ pub enum Function {
     Cast,
 }
 
-/// One specialization of the map.
+/// Specialization of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Map {
-    /// What is done.
+    /// Function of the map.
     pub function: Function,
     /// Storage of the operands.
     pub from: DType,
     /// Storage of the result.
     pub to: DType,
-    /// Numbers that a thread owns.
+    /// Elements per thread.
     pub vector: u32,
 }
 
 impl Map {
-    /// The specialization for operands [rows, columns] in `from`.
+    /// Specialization for operands [rows, columns] stored as `from`.
     pub fn new(function: Function, from: DType, to: DType, rows: usize, columns: usize) -> Self {
         let spread = matches!(function, Function::Binary(_, Broadcast::Row | Broadcast::Column));
         let run = if spread { columns } else { rows * columns };
@@ -73,7 +73,7 @@ impl Map {
         Self { function, from, to, vector }
     }
 
-    /// Every specialization.
+    /// All specializations.
     pub fn all() -> Vec<Self> {
         let mut functions = vec![Function::Scale, Function::AddAssign];
         for operation in Binary::ALL {
@@ -94,7 +94,7 @@ impl Map {
         all
     }
 
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         let word = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
         let variant = match self.function {
@@ -114,13 +114,13 @@ impl Map {
         Name::new("elementwise", &[&types, sm.name(), &format!("{THREADS}x{}", self.vector), &variant])
     }
 
-    /// The grid for [rows, columns]; `None` where there is nothing to compute.
+    /// Launch for [rows, columns]; `None` if the matrix is empty.
     pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
         let blocks = (rows * columns).div_ceil((THREADS * self.vector) as usize) as u32;
         (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         const REGISTERS: u32 = 56;
         Program::emit(self.name(sm), sm, THREADS, REGISTERS, |k| {
@@ -169,7 +169,7 @@ impl Map {
         });
     }
 
-    /// The second operand of `self.vector` numbers from the i-th on.
+    /// Second operand of `self.vector` elements from index `i` on.
     fn spread(&self, k: &Entry, broadcast: Broadcast, b: Ptr<Global>, i: Reg<U32>, columns: Reg<U32>) -> Vec<Reg<F32>> {
         let storage = Storage::from(self.from);
         let load = |i, count| k.load_numbers(storage, k.index(b, i, storage.bytes()).at(0), count, Read::Again);
@@ -202,7 +202,7 @@ fn unary(k: &Entry, function: Unary, x: Reg<F32>, precision: Precision) -> Reg<F
         Unary::Exp => k.exp(x, precision),
         Unary::Ln => k.ln(x, precision),
         Unary::Tanh => {
-            // (1 - e) / (1 + e) with e = e^(-2|x|): nothing overflows.
+            // (1 - e) / (1 + e) with e = e^(-2|x|) does not overflow.
             let e = k.exp(k.mul(k.abs(x), -2.0f32), precision);
             let magnitude = k.mul(k.sub(1.0f32, e), k.reciprocal(k.add(e, 1.0f32), precision));
             k.copysign(x, magnitude)
@@ -222,7 +222,7 @@ fn slope(k: &Entry, function: Unary, kept: Reg<F32>) -> Reg<F32> {
     }
 }
 
-/// One specialization of the transposition. Arguments: `x, y, rows, columns` of x.
+/// Specialization of the transposition. Arguments: `x, y, rows, columns` of x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transpose {
     /// Storage.
@@ -230,19 +230,19 @@ pub struct Transpose {
 }
 
 impl Transpose {
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         Name::new("elementwise.transpose", &[self.dtype.name(), sm.name(), &format!("{TILE}x{TILE}")])
     }
 
-    /// The grid for x [rows, columns]; `None` where there is nothing to move.
+    /// Launch for x [rows, columns]; `None` if the matrix is empty.
     pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
         let tiles = |n: usize| n.div_ceil(TILE as usize);
         let grid = [(tiles(rows) * tiles(columns)) as u32, 1, 1];
         (grid[0] > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, THREADS, 40, |k| self.body(k))
     }
@@ -260,7 +260,8 @@ impl Transpose {
         let block = k.special(Special::CtaidX);
         let (row, column) = (k.shl(k.div_u32(block, tiles), 5), k.shl(k.rem_u32(block, tiles), 5));
         let storage = Storage::from(self.dtype);
-        // One number from or to (first + ROWS·i, second) of a matrix `width` wide, where it exists.
+        // Predicate (the element exists) and address of elements (first + down + ROWS·i, second + along) of a matrix
+        // [height, width].
         let walk = |first: Reg<U32>, second: Reg<U32>, height: Reg<U32>, width: Reg<U32>, matrix: Ptr<Global>| {
             let (row, column) = (k.add(first, down), k.add(second, along));
             let within = k.lt(column, width);
@@ -284,42 +285,42 @@ impl Transpose {
     }
 }
 
-/// One specialization of the copy of some columns of a matrix into some of another. Arguments: `x, y` at their first column,
-/// rows and columns of the part, numbers in a row of x and of y.
+/// Specialization of the copy of some columns of a matrix to columns of another. Arguments: `x, y` at their first column,
+/// rows and columns of the part, elements of a row of x and of y.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// Storage.
     pub dtype: DType,
-    /// Numbers that a thread owns.
+    /// Elements per thread.
     pub vector: u32,
 }
 
 impl Part {
-    /// The specialization where columns, lengths of rows and first columns are these, and `is_aligned` says whether both
-    /// matrices begin at whole vectors.
+    /// Specialization for these numbers of columns, row lengths and first columns; `is_aligned` is true if both matrices
+    /// start at multiples of a vector.
     pub fn new(dtype: DType, columns: &[usize], is_aligned: bool) -> Self {
         let whole = is_aligned && columns.iter().all(|n| n.is_multiple_of(VECTOR as usize));
         Self { dtype, vector: if whole { VECTOR } else { 1 } }
     }
 
-    /// Every specialization.
+    /// All specializations.
     pub fn all() -> Vec<Self> {
         let both = [DType::Bf16, DType::F32];
         both.into_iter().flat_map(|dtype| [VECTOR, 1].map(|vector| Self { dtype, vector })).collect()
     }
 
-    /// The name for `sm`.
+    /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         Name::new("elementwise.part", &[self.dtype.name(), sm.name(), &format!("{THREADS}x{}", self.vector)])
     }
 
-    /// The grid for a part [rows, columns]; `None` where there is nothing to copy.
+    /// Launch for a part [rows, columns]; `None` if it is empty.
     pub fn launch(&self, rows: usize, columns: usize) -> Option<Launch> {
         let blocks = (rows * columns).div_ceil((THREADS * self.vector) as usize) as u32;
         (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
-    /// The program for `sm`.
+    /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, THREADS, 40, |k| self.body(k))
     }
@@ -350,7 +351,7 @@ arguments! {
         a: Option<Address>,
         /// Right operand of [`Function::Binary`].
         b: Option<Address>,
-        /// What forward kept, of [`Function::UnaryBackward`].
+        /// Operand kept by forward, of [`Function::UnaryBackward`].
         kept: Option<Address>,
         /// Gradient, of [`Function::UnaryBackward`].
         dy: Option<Address>,
@@ -369,7 +370,7 @@ impl MapArgs {
     /// Arguments of `function` on `inputs`, in the order of the function's operands.
     ///
     /// # Panics
-    /// If the function has another number of inputs, or the factor is missing or one too many.
+    /// If the function has another number of inputs, or `factor` is missing or superfluous.
     pub fn new(
         function: Function,
         inputs: &[Address],

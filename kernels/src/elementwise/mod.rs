@@ -1,19 +1,19 @@
 //! Arithmetic and elementary functions, element by element, with broadcasting; casts and transposition.
 //!
 //! ```text
-//! binary     y = a ∘ b          ∘ one of + - × ÷ and the last two with a and b exchanged; a, y [T, F]
-//!            b as broadcast:    Full [T, F]     Scalar [1]     Row [F], one a column     Column [T], one a row
+//! binary     y = a ∘ b          ∘ one of + - × ÷, and - and ÷ with a and b exchanged; a, y [T, F]
+//!            b as broadcast:    Full [T, F]     Scalar [1]     Row [F], one per column   Column [T], one per row
 //! unary      y = f(x)           f one of exp, ln, tanh, sigmoid, relu
-//!            dx = dy · f'       from what forward read or wrote, whichever f' is cheaper in ([`Unary::keeps`])
+//!            dx = dy · f'       from x or y, whichever makes f' cheaper ([`Unary::keeps`])
 //! scale      y = c · x          add_assign  y += x          add_scaled  y += c · x in f32
-//! cast       f32 <-> bf16       transpose   y [F, T] of x [T, F]      part   some columns into some of another, on a GPU
+//! cast       f32 <-> bf16       transpose   y [F, T] of x [T, F]      part   copy of some columns, only on a GPU
 //! ```
 //!
-//! The gradient of an operand that was broadcast is a reduction over what it was spread along
-//! ([`crate::reduce`]): all numbers for Scalar, columns for Row, rows for Column.
+//! The gradient of a broadcast operand is a reduction ([`crate::reduce`]): over all elements for Scalar, over each column
+//! for Row, over each row for Column.
 //!
-//! Cost: every operand read once, y written once: bound by memory. Nothing is fused here; what a training step does
-//! often has a kernel of its own.
+//! Cost: every operand read once, y written once: memory-bound. Nothing is fused here; frequent operations of a training
+//! step have fused kernels in other modules.
 
 mod cases;
 mod cpu;
@@ -27,7 +27,7 @@ pub use cases::OPERATION;
 pub use cpu::{add_assign, add_scaled, binary, cast, scale, unary_backward, unary_forward};
 pub use transpose::transpose;
 
-/// An operation of two operands.
+/// Operation of two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Binary {
     /// a + b
@@ -45,28 +45,28 @@ pub enum Binary {
 }
 
 impl Binary {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 6] = [Self::Add, Self::Sub, Self::Mul, Self::Div, Self::SubFrom, Self::DivInto];
 }
 
-/// How the second operand is spread over the shape [T, F] of the first.
+/// Broadcast of the second operand to the shape [T, F] of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Broadcast {
-    /// [T, F]: it is not.
+    /// \[T, F\]: not broadcast.
     Full,
-    /// \[1\]: one number for all.
+    /// \[1\]: one element for all.
     Scalar,
-    /// \[F\]: one number a column, the same for every row.
+    /// \[F\]: one element per column, the same for every row.
     Row,
-    /// \[T\]: one number a row, the same for every column.
+    /// \[T\]: one element per row, the same for every column.
     Column,
 }
 
 impl Broadcast {
-    /// All of them.
+    /// All broadcasts.
     pub const ALL: [Self; 4] = [Self::Full, Self::Scalar, Self::Row, Self::Column];
 
-    /// Numbers in the second operand.
+    /// Number of elements of the second operand.
     pub const fn len(self, rows: usize, columns: usize) -> usize {
         match self {
             Self::Full => rows.saturating_mul(columns),
@@ -77,7 +77,7 @@ impl Broadcast {
     }
 }
 
-/// A function of one operand.
+/// Function of one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unary {
     /// e^x
@@ -92,7 +92,7 @@ pub enum Unary {
     Relu,
 }
 
-/// What backward of a [`Unary`] reads beside dy.
+/// Operand that backward of a [`Unary`] reads besides dy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Keeps {
     /// x
@@ -102,10 +102,10 @@ pub enum Keeps {
 }
 
 impl Unary {
-    /// All of them.
+    /// All functions.
     pub const ALL: [Self; 5] = [Self::Exp, Self::Ln, Self::Tanh, Self::Sigmoid, Self::Relu];
 
-    /// What backward reads.
+    /// Operand that backward reads.
     pub const fn keeps(self) -> Keeps {
         match self {
             Self::Ln => Keeps::Input,

@@ -1,4 +1,4 @@
-//! The definitions, element by element.
+//! Definitions of the element-wise operations.
 
 use super::{Binary, Broadcast, Unary};
 use crate::check::Real;
@@ -33,7 +33,7 @@ pub fn unary<R: Real>(function: Unary, x: R) -> R {
     }
 }
 
-/// f' from what the function keeps.
+/// f' from the operand that [`Unary::keeps`] selects.
 pub fn unary_derivative<R: Real>(function: Unary, kept: R) -> R {
     let one = R::of(1.0);
     match function {

@@ -48,7 +48,7 @@ fn sums_and_casts_round_once() {
 }
 
 #[test]
-fn transposition_moves_every_element_to_its_place() {
+fn transpose_moves_every_element() {
     for cpu in testable_cpus() {
         for (rows, columns) in [(0, 5), (5, 0), (1, 1), (1, 33), (33, 1), (31, 33), (32, 32), (97, 65)] {
             let case = format!("{rows} x {columns}");

@@ -1,4 +1,4 @@
-//! Transposition in tiles that fit L1 both ways.
+//! Transposition in tiles that fit L1 in both layouts.
 
 use crate::extent::area;
 use crate::pool::Cpu;
@@ -8,10 +8,10 @@ use crate::simd::Element;
 /// Rows and columns of a tile: 32 x 32 f32 are 4 KiB read and 4 KiB written.
 const TILE: usize = 32;
 
-/// y [columns, rows] = the transpose of x [rows, columns].
+/// y [columns, rows] = xᵀ for x [rows, columns].
 ///
 /// # Panics
-/// If lengths do not fit.
+/// If the lengths do not match.
 pub fn transpose<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], y: &mut [X]) {
     let fits = |len: usize| len == area(rows, columns);
     assert!(fits(x.len()) && fits(y.len()), "transpose: x or y is not {rows} x {columns}");

@@ -1,4 +1,4 @@
-//! The PTX of bias + activation in the simulator.
+//! Tests of the PTX of bias + activation in the simulator.
 
 use super::*;
 use ptx::{
@@ -21,12 +21,12 @@ fn launch_on<X: Element>(
     simulator().launch(&problem.kernel.program(Sm::Sm80), launch, arguments, memory, approximation)
 }
 
-/// The table's cases that are not too large.
+/// Cases of the table that are checked.
 fn checked() -> Vec<Case> {
     cases().into_iter().filter(|case| case.dim("T") * case.dim("F") <= CHECKED_ELEMENTS).collect()
 }
 
-/// A case of the given size.
+/// Case of this size.
 fn case(pass: Pass, dtype: DType, variant: &str, rows: usize, columns: usize) -> Case {
     Case { pass, dtype, variant: variant.to_string(), dims: vec![("T", rows), ("F", columns)] }
 }
@@ -72,7 +72,7 @@ fn every_grid_gives_the_same_bits() {
 }
 
 #[test]
-fn backward_may_write_over_the_gradient_that_it_reads() {
+fn backward_works_in_place() {
     let problem = Problem::<f32>::new(&case(Pass::Backward, DType::F32, "erf", 3, 12));
     let apart = problem.simulate(&simulator(), Approximation::Exact).expect("the kernel runs");
     let launch = problem.kernel.launch(3, 12).expect("the case is not empty");
@@ -84,7 +84,7 @@ fn backward_may_write_over_the_gradient_that_it_reads() {
 }
 
 #[test]
-fn a_matrix_smaller_than_the_launch_says_is_found() {
+fn rows_past_the_matrix_are_reported() {
     for (pass, variant) in [(Pass::Forward, "bias_relu"), (Pass::Backward, "relu")] {
         let problem = Problem::<f32>::new(&case(pass, DType::F32, variant, 4, 16));
         let launch = problem.kernel.launch(4, 16).expect("the case is not empty");
@@ -97,8 +97,8 @@ fn a_matrix_smaller_than_the_launch_says_is_found() {
     }
 }
 
-/// ½x(1 + tanh u) loses all digits for negative x; x·σ(2u) keeps them, so even the smallest outputs are right to the
-/// last bit or two of their own size, not of the largest output's.
+/// ½x(1 + tanh u) cancels for negative x; x·σ(2u) does not, so the relative error of even the smallest outputs is a few
+/// ulp.
 #[test]
 fn the_tanh_form_keeps_its_relative_accuracy_in_the_negative_tail() {
     fn holds<X: Element>() {
@@ -127,7 +127,7 @@ fn the_tanh_form_keeps_its_relative_accuracy_in_the_negative_tail() {
 }
 
 #[test]
-fn far_from_zero_the_outputs_are_the_limits() {
+fn outputs_far_from_zero_are_the_limits() {
     fn holds<X: Element>(kernel: BiasActivation) {
         let far = [20.0, 100.0, 1e4, 1e10, 1e18].map(|x| [x, -x]).concat();
         let case = case(kernel.pass, kernel.dtype, &kernel.variant(), 1, far.len());
@@ -171,7 +171,7 @@ fn the_kernel_has_its_golden_values() {
     }
 }
 
-/// Every way in which `line` could plausibly have been written wrong.
+/// Mutants of `line`: plausible mistakes in one instruction.
 fn mutants(line: &str) -> Vec<String> {
     const SWAPS: [(&str, &str); 12] = [
         ("add.", "sub."),
@@ -198,7 +198,7 @@ fn mutants(line: &str) -> Vec<String> {
     if let Some((opcode, operands)) = instruction.trim_end_matches(';').split_once(' ') {
         let operands: Vec<&str> = operands.split(", ").collect();
         for (i, operand) in operands.iter().enumerate() {
-            // A float's sign; a whole number's lowest bit.
+            // Flips the sign of a float, the lowest bit of an integer.
             let changed = match operand.strip_prefix("0f") {
                 Some(bits) => u32::from_str_radix(bits, 16).ok().map(|bits| format!("0f{:08X}", bits ^ 0x8000_0000)),
                 None => operand.parse::<u32>().ok().map(|number| (number ^ 1).to_string()),
@@ -216,21 +216,21 @@ fn mutants(line: &str) -> Vec<String> {
     all
 }
 
-/// Whether a mutant is wrong by the letter and right all the same.
+/// True if a mutant computes the same results within the bounds.
 fn is_harmless(from: &str, to: &str) -> bool {
-    let behind_the_end = from == "ret;";
+    let at_the_end = from == "ret;";
     let sign_of_zero = ["setp", "selp"].iter().any(|op| from.starts_with(op)) && to.contains("0f80000000");
-    // The last coefficient of exp moves GELU by less than its rule allows; exp's own test holds it to 1.5 ulp.
+    // The last coefficient of exp changes GELU by less than its bound; exp's own test bounds it by 1.5 ulp.
     let [.., next, last] = crate::num::poly::EXP.map(f32::to_bits);
     let last_of_exp = from.contains(&format!("0f{last:08X}, 0f{next:08X}"));
-    behind_the_end || sign_of_zero || last_of_exp && !to.is_empty()
+    at_the_end || sign_of_zero || last_of_exp && !to.is_empty()
 }
 
 impl Problem<f32> {
-    /// Whether the check sees that `text` is not the kernel that it should be.
-    fn finds_fault_with(&self, text: &str, wanted: &[Wanted], naive: &[f64]) -> bool {
+    /// True if the check rejects the program `text`.
+    fn rejects(&self, text: &str, wanted: &[Wanted], naive: &[f64]) -> bool {
         let (launch, entry) = (self.kernel.launch(self.rows, self.columns), self.kernel.name(Sm::Sm80).entry());
-        // More rows of blocks than rows too, so that the test in front of the loop matters.
+        // One grid has more rows of blocks than rows, to test the condition before the loop.
         [1, 5].iter().any(|&rows_of_blocks| {
             let launch = launch.map(|launch| Launch { grid: [launch.grid[0], rows_of_blocks, 1], ..launch });
             let (mut memory, arguments, outputs) = self.set_up();
@@ -246,7 +246,7 @@ impl Problem<f32> {
 }
 
 #[test]
-fn every_mutant_of_the_kernels_is_found() {
+fn every_mutant_of_the_kernels_is_rejected() {
     let (mut tried, mut survivors) = (0, Vec::new());
     for (pass, variant) in [
         (Pass::Forward, "bias_tanh_pre"),
@@ -258,7 +258,7 @@ fn every_mutant_of_the_kernels_is_found() {
         let problem = Problem::<f32>::new(&case(pass, DType::F32, variant, 3, 516));
         let (wanted, naive) = (problem.wanted(), problem.naive_errors());
         let listing = problem.kernel.program(Sm::Sm80).listing;
-        assert!(!problem.finds_fault_with(&listing, &wanted, &naive), "{variant} itself must pass");
+        assert!(!problem.rejects(&listing, &wanted, &naive), "{variant} itself must pass");
         let lines: Vec<&str> = listing.lines().collect();
         for (number, line) in lines.iter().enumerate() {
             if !line.starts_with("    ") || [".reg", ".param", "//"].iter().any(|no| line.trim().starts_with(no)) {
@@ -268,7 +268,7 @@ fn every_mutant_of_the_kernels_is_found() {
                 tried += 1;
                 let mut lines = lines.clone();
                 lines[number] = &mutant;
-                if !problem.finds_fault_with(&lines.join("\n"), &wanted, &naive) && !is_harmless(line.trim(), &mutant) {
+                if !problem.rejects(&lines.join("\n"), &wanted, &naive) && !is_harmless(line.trim(), &mutant) {
                     survivors.push(format!("{variant}: {} -> {mutant}", line.trim()));
                 }
             }
