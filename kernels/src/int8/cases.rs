@@ -1,4 +1,4 @@
-//! The layer's row in the table of operations: its sizes, its cost, its check against f64.
+//! Row of the layer in the table of operations: sizes, cost, check against f64.
 
 use super::{DotKind, QuantizedWeight, linear, reference, scratch_len};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 /// Dense layers in 8-bit integers.
 pub const OPERATION: Operation = Operation { name: "int8", cases, cost, check, ptx: |_| Vec::new() };
 
-/// [m, n, k]: nothing, one element, sizes around register tiles, groups of four and tasks, and ALBERT-base's layers.
+/// [m, n, k]: empty, one element, sizes around register tiles, groups of four and tasks, and ALBERT-base's layers.
 const SIZES: [[usize; 3]; 14] = [
     [0, 8, 8],
     [2, 3, 0],
@@ -49,14 +49,14 @@ fn cases() -> Vec<Case> {
     SIZES.into_iter().flat_map(|size| epilogues().into_iter().map(move |(words, ..)| case(size, words))).collect()
 }
 
-/// Size, whether there is a bias, and the activation.
+/// Size, true if there is a bias, and the activation.
 fn read(case: &Case) -> ([usize; 3], bool, Option<Activation>) {
     let found = epilogues().into_iter().find(|(words, ..)| *words == case.variant);
     let (_, has_bias, activation) = found.unwrap_or_else(|| panic!("{case}: unknown epilogue"));
     (["m", "n", "k"].map(|letter| case.dim(letter)), has_bias, activation)
 }
 
-/// Activations and results are f32, weights one byte with a scale and an offset per output.
+/// Cost of a case: activations and results are f32, weights one byte with a scale and an offset per output.
 fn cost(case: &Case) -> Cost {
     let ([m, n, k], has_bias, _) = read(case);
     let [m, n, k] = [m, n, k].map(|size| size as u64);
@@ -106,7 +106,7 @@ fn check_on(cpu: &Cpu, size: [usize; 3], has_bias: bool, activation: Option<Acti
     let (mut y, mut scratch) = (Guarded::<f32>::poisoned(m * n), vec![u32::MAX; scratch_len(m, k)]);
     linear(cpu, &inputs.x, &weight, inputs.bias.as_deref(), activation, &mut y, &mut scratch);
     y.intact()?;
-    // The naive error of a few hundred elements of the same k: that of a handful is a matter of chance.
+    // Naive error of a few hundred elements of the same k: the greatest error of few elements is a poor estimate.
     let sample = Inputs::new([24, 24, k], has_bias, activation);
     let naive = greatest_error(&sample.define::<f32>(levels), &sample.define::<f64>(levels));
     within_error("y", &y, naive, &inputs.define::<f64>(levels))

@@ -6,8 +6,9 @@
 //!                                                 │ …                                        │   k 4..8
 //! ```
 //!
-//! A step of the tile multiplies the four activations of each row, broadcast, by the groups of four of all columns. All of k
-//! is summed in registers: a panel of 32 columns and k = 768 is 24 KiB, which stays in L1 for all rows of a task.
+//! A step of the tile multiplies the four activations of each row, broadcast, by the groups of four of all columns. The
+//! accumulators are in registers for all of k: a panel of 32 columns and k = 768 is 24 KiB, resident in L1 for all rows of a
+//! task.
 
 use super::dot::{Dot, DotKernel, Ints, VECTORS};
 use super::{QuantizedWeight, scratch_len};
@@ -26,7 +27,7 @@ pub(super) struct Product<'a> {
     pub activation: Option<Activation>,
 }
 
-/// Panels of rows in a task at most: their quantized rows and a panel of columns fit L2 beside each other.
+/// Maximum panels of rows per task: their quantized rows and a panel of columns fit L2 together.
 const PANELS: usize = 8;
 /// Number of tasks of a product with enough columns.
 const TASKS: usize = 8;
@@ -36,42 +37,44 @@ const WIDEST: usize = 32;
 /// Division of the rows into panels.
 #[derive(Clone, Copy)]
 struct Panels {
-    /// Rows, and panels that they are cut into.
+    /// Number of rows.
     rows: usize,
+    /// Number of panels.
     count: usize,
     /// Bytes of a row: k rounded up to groups of four.
     stride: usize,
 }
 
 impl Panels {
-    /// The rows of a panel: as equal in height as can be.
+    /// Rows of a panel; the heights of panels differ by at most 1.
     #[inline(always)]
     fn rows(&self, i: usize) -> Range<usize> {
         part(self.rows, 1, self.count, i)
     }
-    /// The bytes of these rows.
+    /// Bytes of these rows.
     #[inline(always)]
     fn bytes(&self, rows: &Range<usize>) -> Range<usize> {
         rows.start * self.stride..rows.end * self.stride
     }
 }
 
-/// The quantized rows.
+/// Quantized rows.
 #[derive(Clone, Copy)]
 struct Quantized<'a> {
-    /// Panels one behind the other.
+    /// Contiguous panels.
     bytes: &'a [u8],
-    /// s_i and o_i.
+    /// s_i
     scale: &'a [f32],
+    /// o_i
     offset: &'a [f32],
 }
 
-/// Quantizes the m rows of x, multiplies, finishes.
+/// Quantizes the m rows of x, then computes y in tasks.
 pub(super) fn run<D: Dot>(cpu: &Cpu, dot: D, product: &Product<'_>, m: usize, y: &mut [f32], scratch: &mut [u32]) {
     let (n, k) = product.weight.size();
     let panels = Panels { rows: m, count: m.div_ceil(D::ROWS), stride: 4 * k.div_ceil(4) };
-    let (numbers, bytes) = scratch[..scratch_len(m, k)].split_at_mut(2 * m);
-    let (scale, offset) = numbers.split_at_mut(m);
+    let (parameters, bytes) = scratch[..scratch_len(m, k)].split_at_mut(2 * m);
+    let (scale, offset) = parameters.split_at_mut(m);
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(bytes);
     let (scale, offset): (&mut [f32], &mut [f32]) = (bytemuck::cast_slice_mut(scale), bytemuck::cast_slice_mut(offset));
     let to = Outputs {
@@ -100,7 +103,7 @@ struct Outputs<'a> {
     offset: Disjoint<'a, f32>,
 }
 
-/// One panel of rows of x, to bytes.
+/// Quantization of one panel of rows of x.
 struct Quantize<'a> {
     x: &'a [f32],
     k: usize,
@@ -128,7 +131,7 @@ impl<D: Dot> DotKernel<D> for Quantize<'_> {
     }
 }
 
-/// s, o and 1/s of a row. s is NaN if a number is not finite: then all of the row's results are.
+/// s, o and 1/s of a row. s is NaN if an element is not finite; then all results of the row are NaN.
 #[inline(always)]
 fn range<D: Dot>(dot: D, x: &[f32]) -> (f32, f32, f32) {
     let (simd, lanes) = (dot.float(), D::Float::LANES);
@@ -154,12 +157,12 @@ fn range<D: Dot>(dot: D, x: &[f32]) -> (f32, f32, f32) {
     if zero == 0.0 && inverse.is_finite() {
         (width / D::LEVELS, low, inverse)
     } else {
-        // All numbers are equal up to what an f32 can tell apart, or one is not finite.
+        // All elements are equal within the resolution of f32, or one is not finite.
         (zero, low, 0.0)
     }
 }
 
-/// Writes row `i` of a panel of `height` rows.
+/// Quantizes row `i` of a panel of `height` rows.
 #[inline(always)]
 fn quantize<D: Dot>(dot: D, x: &[f32], low: f32, inverse: f32, bytes: &mut [u8], i: usize, height: usize) {
     let (simd, lanes) = (dot.float(), D::Float::LANES);
@@ -183,7 +186,7 @@ fn quantize<D: Dot>(dot: D, x: &[f32], low: f32, inverse: f32, bytes: &mut [u8],
     }
 }
 
-/// A rectangle of y.
+/// Task: computes a rectangle of y.
 struct Task<'a> {
     product: &'a Product<'a>,
     quantized: Quantized<'a>,
@@ -216,7 +219,7 @@ impl<D: Dot> DotKernel<D> for Task<'_> {
     }
 }
 
-/// The sums of H rows and a panel of columns, as floats, a row of the panel's width behind the other.
+/// Sums of H rows and a panel of columns, as floats, in contiguous rows of the panel's width.
 #[inline(always)]
 fn tile<D: Dot, const H: usize, const NV: usize>(dot: D, rows: &[u8], panel: &[i8], out: &mut [f32; TALLEST * WIDEST]) {
     let lanes = D::Float::LANES;
@@ -248,7 +251,7 @@ fn tile<D: Dot, const H: usize, const NV: usize>(dot: D, rows: &[u8], panel: &[i
 }
 
 impl Task<'_> {
-    /// s·w·sum + o·(w·Σv) + b of a row of a tile, activated and stored.
+    /// Computes s·w·sum + o·(w·Σv) + b for a row of a tile, applies the activation and stores the row.
     #[inline(always)]
     fn finish<D: Dot>(&self, dot: D, row: usize, column: usize, sums: &[f32]) {
         let (simd, lanes) = (dot.float(), D::Float::LANES);
@@ -260,7 +263,7 @@ impl Task<'_> {
                 return;
             }
             let range = first..(first + lanes).min(self.columns.end);
-            let of = |numbers: &[f32]| simd.load_partial(&numbers[range.clone()]);
+            let of = |values: &[f32]| simd.load_partial(&values[range.clone()]);
             let constant = bias.map_or(simd.zero(), of);
             let constant = simd.mul_add(offset, of(&weight.offset), constant);
             let mut y = simd.mul_add(simd.load(sum), simd.mul(scale, of(&weight.scale)), constant);
@@ -268,7 +271,7 @@ impl Task<'_> {
                 y = activation.apply(simd, y);
             }
             let start = row * weight.n;
-            // SAFETY: tasks have rectangles of y that do not overlap.
+            // SAFETY: the rectangles of y of different tasks do not overlap.
             simd.store_partial(unsafe { self.y.slice(start + range.start..start + range.end) }, y);
         }
     }

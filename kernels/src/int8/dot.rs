@@ -1,4 +1,4 @@
-//! The instructions that multiply bytes: a trait as small as the register tile needs, and who implements it.
+//! Dot products of bytes: the trait that the register tile uses, and its implementations per instruction set.
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -6,7 +6,7 @@ use crate::simd::{IsaKind, Scalar, Simd};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Which instructions a weight is quantized for.
+/// Instructions for which a weight is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotKind {
     /// Plain Rust.
@@ -20,10 +20,10 @@ pub enum DotKind {
 }
 
 impl DotKind {
-    /// All of them, narrow to wide.
+    /// All kinds, narrow to wide.
     pub const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni];
 
-    /// The best of this machine that is no wider than `isa`.
+    /// Widest kind of this machine that is not wider than `isa`.
     pub fn of(isa: IsaKind) -> Self {
         let widest = match isa {
             IsaKind::Avx512 => Self::Avx512Vnni,
@@ -34,7 +34,7 @@ impl DotKind {
         usable.find(|kind| kind.detected()).unwrap_or(Self::Scalar)
     }
 
-    /// Whether this machine has the instructions.
+    /// True if this machine has the instructions.
     pub fn detected(self) -> bool {
         match self {
             Self::Scalar => true,
@@ -49,7 +49,7 @@ impl DotKind {
         }
     }
 
-    /// L: the greatest quantized activation.
+    /// L: the maximum quantized activation.
     pub const fn levels(self) -> f32 {
         if matches!(self, Self::Avx2) { 127.0 } else { 255.0 }
     }
@@ -67,12 +67,12 @@ impl DotKind {
 /// Vectors in a row of the register tile.
 pub(super) const VECTORS: usize = 2;
 
-/// Four products of bytes a lane, added to an i32. The value is a token: holding it proves that the instructions exist.
+/// Sum of four products of bytes per lane, added to an i32. A value is a token: it proves that the instructions exist.
 ///
 /// # Safety
-/// An implementation must only be constructible where its instructions, and those of `Float`, exist.
+/// An implementation must only be constructible on machines with its instructions and those of `Float`.
 pub(super) unsafe trait Dot: Copy + Send + Sync {
-    /// The arithmetic in f32 of the same width.
+    /// f32 arithmetic of the same width.
     type Float: Simd;
     /// Rows of the register tile.
     const ROWS: usize;
@@ -81,34 +81,37 @@ pub(super) unsafe trait Dot: Copy + Send + Sync {
 
     /// Runs `kernel` with these instructions enabled for everything that is inlined into it.
     fn vectorize<K: DotKernel<Self>>(self, kernel: K);
-    /// The token of the arithmetic in f32.
+    /// Token of the f32 arithmetic.
     fn float(self) -> Self::Float;
-    /// The LANES groups of four weights at `p`.
+    /// Loads LANES groups of four weights at `p`.
+    ///
     /// # Safety
     /// `p` is valid for reading 4·LANES bytes.
     unsafe fn weights(self, p: *const i8) -> Ints<Self>;
-    /// The four activations at `p` in every lane.
+    /// Broadcasts the four activations at `p` to every lane.
+    ///
     /// # Safety
     /// `p` is valid for reading four bytes.
     unsafe fn activations(self, p: *const u8) -> Ints<Self>;
     /// sum + Σ of the four products of each lane. Activations are at most [`Dot::LEVELS`].
     fn dot(self, sum: Ints<Self>, activations: Ints<Self>, weights: Ints<Self>) -> Ints<Self>;
-    /// Writes LANES integers of 0 ..= 255 as bytes.
+    /// Stores LANES integers of 0 ..= 255 as bytes.
+    ///
     /// # Safety
     /// `p` is valid for writing LANES bytes.
     unsafe fn narrow(self, p: *mut u8, x: Ints<Self>);
 }
 
-/// LANES words.
+/// Vector of LANES 32-bit integers.
 pub(super) type Ints<D> = <<D as Dot>::Float as Simd>::U32;
 
-/// Work that is the same for all instructions; `run` and what it calls are `#[inline(always)]`.
+/// Code that is generic over the instructions; `run` and the functions that it calls are `#[inline(always)]`.
 pub(super) trait DotKernel<D: Dot> {
-    /// Does the work.
+    /// Runs the code.
     fn run(self, dot: D);
 }
 
-/// The same expression for the token of a kind that was detected when a weight was quantized.
+/// Evaluates an expression with the token of a kind, which was detected when a weight was quantized.
 macro_rules! with_dot {
     ($kind:expr, $dot:ident => $body:expr) => {{
         const FOUND: &str = "a weight is quantized only for what was detected";
@@ -139,11 +142,11 @@ macro_rules! with_dot {
 }
 pub(super) use with_dot;
 
-/// One lane of plain Rust.
+/// Token of plain Rust: one lane.
 #[derive(Clone, Copy)]
 pub(super) struct ScalarDot;
 
-// SAFETY: needs nothing.
+// SAFETY: needs no special instructions.
 unsafe impl Dot for ScalarDot {
     type Float = Scalar;
     const ROWS: usize = 4;
@@ -179,20 +182,20 @@ unsafe impl Dot for ScalarDot {
     }
 }
 
-/// The token of AVX2, used for bytes.
+/// Token of AVX2 with `vpmaddubsw`.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Maddubs(Avx2);
 
 #[cfg(target_arch = "x86_64")]
 impl Maddubs {
-    /// The token, if this machine has the instructions.
+    /// Token, if this machine has the instructions.
     pub(super) fn detect() -> Option<Self> {
         Avx2::detect().map(Self)
     }
 }
 
-/// What both 256-bit implementations share: they differ in the product alone.
+/// Methods that both 256-bit implementations share: only the product differs.
 #[cfg(target_arch = "x86_64")]
 macro_rules! two_hundred_and_fifty_six {
     ($features:literal) => {
@@ -204,7 +207,7 @@ macro_rules! two_hundred_and_fifty_six {
             fn inner<D: Dot, K: DotKernel<D>>(dot: D, kernel: K) {
                 kernel.run(dot);
             }
-            // SAFETY: the token proves that the features are there.
+            // SAFETY: the token proves that the CPU has the features.
             unsafe { inner(self, kernel) }
         }
         #[inline(always)]
@@ -250,14 +253,14 @@ unsafe impl Dot for Maddubs {
     }
 }
 
-/// The token of AVX-VNNI.
+/// Token of AVX-VNNI.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Vnni256(Avx2);
 
 #[cfg(target_arch = "x86_64")]
 impl Vnni256 {
-    /// The token, if this machine has the instructions.
+    /// Token, if this machine has the instructions.
     pub(super) fn detect() -> Option<Self> {
         if is_x86_feature_detected!("avxvnni") { Avx2::detect().map(Self) } else { None }
     }
@@ -277,14 +280,14 @@ unsafe impl Dot for Vnni256 {
     }
 }
 
-/// The token of AVX-512 with VNNI.
+/// Token of AVX-512 with VNNI.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Vnni512(Avx512);
 
 #[cfg(target_arch = "x86_64")]
 impl Vnni512 {
-    /// The token, if this machine has the instructions.
+    /// Token, if this machine has the instructions.
     pub(super) fn detect() -> Option<Self> {
         if is_x86_feature_detected!("avx512vnni") { Avx512::detect().map(Self) } else { None }
     }
@@ -303,7 +306,7 @@ unsafe impl Dot for Vnni512 {
         fn inner<K: DotKernel<Vnni512>>(dot: Vnni512, kernel: K) {
             kernel.run(dot);
         }
-        // SAFETY: the token proves that the features are there.
+        // SAFETY: the token proves that the CPU has the features.
         unsafe { inner(self, kernel) }
     }
     #[inline(always)]

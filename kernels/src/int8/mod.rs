@@ -1,27 +1,27 @@
-//! A dense layer in 8-bit integers, for inference: y = act(x·Wᵀ + b) with weights quantized once and activations row by row.
+//! Dense layer in 8-bit integers, for inference: y = act(x·Wᵀ + b) with weights quantized once and activations row by row.
 //!
 //! ```text
 //! weights       W[j, :] ≈ w_j · V[j, :]            V in -127 ..= 127, w_j = max|W[j, :]| / 127      (output channel j)
 //! activations   x[i, :] ≈ s_i · q[i, :] + o_i      q in 0 ..= L,      o_i = min x[i, :], s_i = (max - min) / L
 //!
 //! y[i, j] = s_i·w_j · Σ_k q[i, k]·V[j, k]  +  o_i · (w_j · Σ_k V[j, k])  +  b[j]
-//!           └ f32 ┘   └ exact, in i32 ┘             └ known beforehand ┘
+//!           └ f32 ┘   └ exact, in i32 ┘             └ precomputed ┘
 //! ```
 //!
-//! The scheme is the affine one of Jacob et al. 2018 (section 2.1) with the offset kept as a float, so that a row that is
-//! never negative, or that lies far from zero, loses nothing to a rounded zero point.
+//! The scheme is the affine one of Jacob et al. 2018 (section 2.1) with the offset kept as a float, so that a rounded zero
+//! point costs no accuracy for rows that are never negative or far from zero.
 //!
-//! | instructions | a step multiplies | L |
+//! | instructions | products per instruction | L |
 //! |---|---|---|
-//! | AVX-512 VNNI, AVX-VNNI (`vpdpbusd`) | 64, 32 pairs | 255 |
-//! | AVX2 (`vpmaddubsw`, `vpmaddwd`, `vpaddd`) | 32 pairs in three instructions | 127: two products then fit 16 bits |
-//! | scalar | 1 pair | 255 |
+//! | AVX-512 VNNI, AVX-VNNI (`vpdpbusd`) | 64, 32 | 255 |
+//! | AVX2 (`vpmaddubsw`, `vpmaddwd`, `vpaddd`) | 32 in three instructions | 127: two products fit 16 bits |
+//! | scalar | 1 | 255 |
 //!
-//! Sums of integers are exact, so results are the same to the bit for any number of threads and for all that share L.
-//! f32 multiplies 16 pairs a step of AVX-512: products are at most four times as fast, and what is not a product
-//! (quantizing, GELU, attention, LayerNorm) weighs more.
+//! Sums of integers are exact, so results have the same bits for any number of threads and for all vector instructions with
+//! the same L. f32 computes 16 products per AVX-512 instruction: int8 products are at most four times as fast, and the
+//! other operations (quantization, GELU, attention, LayerNorm) take a larger share of the time.
 //!
-//! Packed weights: panels of NR columns, in a panel one group of four k behind the other, k filled up with zeros.
+//! Packed weights: panels of NR columns, in a panel contiguous groups of four k; k is padded with zeros.
 //!
 //! ```text
 //!   │ column 0   │ column 1   │ … │ column NR-1 │   k 0..4
@@ -47,7 +47,7 @@ use dot::with_dot;
 /// Maximum k: a longer sum of products could overflow an i32.
 pub const MAX_K: usize = 1 << 16;
 
-/// A weight matrix [n, k] in 8 bits, in the order in which one instruction set reads it.
+/// Weight matrix [n, k] in 8 bits, in the order in which one instruction set reads it.
 #[derive(Clone, Debug)]
 pub struct QuantizedWeight {
     kind: DotKind,
@@ -71,10 +71,10 @@ unsafe impl bytemuck::Zeroable for Line {}
 unsafe impl bytemuck::Pod for Line {}
 
 impl QuantizedWeight {
-    /// Quantizes W, rows `[n]` of k numbers one behind the other, for the instructions of `cpu`.
+    /// Quantizes W, `n` contiguous rows of `k` elements, for the instructions of `cpu`.
     ///
     /// # Panics
-    /// If `w` does not hold n·k numbers, or k is above [`MAX_K`].
+    /// If `w` does not hold n·k elements, or k is above [`MAX_K`].
     #[track_caller]
     pub fn new(cpu: &Cpu, n: usize, k: usize, w: &[f32]) -> Self {
         Self::of_kind(DotKind::of(cpu.isa().kind()), n, k, w)
@@ -115,13 +115,13 @@ impl QuantizedWeight {
         size_of_val(&self.panels[..]) + size_of_val(&self.scale[..]) + size_of_val(&self.offset[..])
     }
 
-    /// True if the instructions of `cpu` read it.
+    /// True if the weight was quantized for the instructions of `cpu`.
     pub fn fits(&self, cpu: &Cpu) -> bool {
         self.kind == DotKind::of(cpu.isa().kind())
     }
 }
 
-/// Words of scratch that [`linear`] needs for m rows of k numbers: the quantized rows, with scale and offset.
+/// Words of scratch that [`linear`] needs for m rows of k elements: the quantized rows, with scale and offset.
 pub const fn scratch_len(m: usize, k: usize) -> usize {
     area(m, k.div_ceil(4) + 2)
 }
@@ -129,7 +129,7 @@ pub const fn scratch_len(m: usize, k: usize) -> usize {
 /// y = act(x·Wᵀ + b) for m rows: x [m, k], y [m, n], both without gaps.
 ///
 /// # Panics
-/// If sizes do not fit, or the weight was quantized for other instructions than those of `cpu`.
+/// If the sizes do not match, or the weight was quantized for other instructions than those of `cpu`.
 #[track_caller]
 pub fn linear(
     cpu: &Cpu,

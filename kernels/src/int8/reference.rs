@@ -1,17 +1,17 @@
-//! Definition of the layer in 8-bit integers. Quantization is part of it, in f32; what follows is exact in f64, and a naive
+//! Definition of the layer in 8-bit integers. It includes the quantization, in f32; the rest is exact in f64 and a naive
 //! implementation in f32.
 
 use crate::activation::{self, Activation};
 use crate::check::Real;
 
-/// Quantized numbers, and their scale and offset: x ≈ scale · q + offset.
+/// Quantized elements, and their scale and offset: x ≈ scale · q + offset.
 struct Row {
     q: Vec<f32>,
     scale: f32,
     offset: f32,
 }
 
-/// A row of finite activations in 0 ..= `levels`.
+/// Quantizes a row of finite activations to 0 ..= `levels`.
 fn activations(x: &[f32], levels: f32) -> Row {
     let low = x.iter().copied().fold(f32::INFINITY, f32::min);
     let width = x.iter().copied().fold(f32::NEG_INFINITY, f32::max) - low;
@@ -25,7 +25,7 @@ fn activations(x: &[f32], levels: f32) -> Row {
     }
 }
 
-/// A row of weights in -127 ..= 127.
+/// Quantizes a row of weights to -127 ..= 127.
 fn weights(w: &[f32]) -> Row {
     let greatest = w.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
     let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };

@@ -19,7 +19,7 @@ const SIZES: [[usize; 3]; 12] = [
     [61, 64, 17],
 ];
 
-/// Every kind of instructions that this machine has, on one and two threads.
+/// Every kind of instructions of this machine, on one and two threads.
 fn machines() -> Vec<(DotKind, Cpu)> {
     let isa = *Isa::real().last().unwrap();
     let (found, missing): (Vec<_>, Vec<_>) = DotKind::ALL.into_iter().partition(|kind| kind.detected());
@@ -27,7 +27,7 @@ fn machines() -> Vec<(DotKind, Cpu)> {
     found.into_iter().flat_map(|kind| [1, 2].map(|threads| (kind, Cpu::new(isa, threads).unwrap()))).collect()
 }
 
-/// y with sentinels behind it, from x and w.
+/// Runs the layer on x and w; checks that nothing after y and the scratch is overwritten.
 fn run((kind, cpu): &(DotKind, Cpu), [m, n, k]: [usize; 3], x: &[f32], w: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     let weight = QuantizedWeight::of_kind(*kind, n, k, w);
     let mut y = vec![f32::NAN; m * n + 64];
@@ -41,7 +41,7 @@ fn run((kind, cpu): &(DotKind, Cpu), [m, n, k]: [usize; 3], x: &[f32], w: &[f32]
 }
 
 #[test]
-fn it_is_the_definition_on_every_instruction_set() {
+fn agrees_with_the_definition_on_every_instruction_set() {
     for machine in machines() {
         for size in SIZES {
             let [m, n, k] = size;
@@ -62,12 +62,13 @@ fn it_is_the_definition_on_every_instruction_set() {
 }
 
 #[test]
-fn it_comes_as_near_to_the_product_in_f64_as_eight_bits_can() {
+fn error_is_that_of_quantization() {
     for machine in machines() {
         let size @ [m, n, k] = [33, 70, 256];
         let (x, w) = (uniform::<f32>(4, m * k, 2.0), uniform::<f32>(5, n * k, 0.05));
         let y = run(&machine, size, &x, &w, None);
-        // Each of the k products is off by half a step of x times |w| and half a step of w times |x|, at random.
+        // Each of the k products has two independent errors: at most half a step of x times |w|, and half a step of w times
+        // |x|, both uniformly distributed.
         let step_x = 4.0 / f64::from(machine.0.levels());
         let (rms_x, rms_w, step_w) = (2.0 / 3f64.sqrt(), 0.05 / 3f64.sqrt(), 0.05 / 127.0);
         let expected = ((k as f64) / 12.0 * ((step_x * rms_w).powi(2) + (step_w * rms_x).powi(2))).sqrt();
@@ -84,7 +85,7 @@ fn it_comes_as_near_to_the_product_in_f64_as_eight_bits_can() {
 }
 
 #[test]
-fn bits_do_not_depend_on_threads_nor_on_the_width_of_vectors() {
+fn is_bit_identical_for_any_thread_count_and_vector_width() {
     for size in SIZES {
         let [m, n, k] = size;
         let (x, w) = (uniform::<f32>(6, m * k, 3.0), uniform::<f32>(7, n * k, 0.1));
@@ -92,7 +93,7 @@ fn bits_do_not_depend_on_threads_nor_on_the_width_of_vectors() {
         let mut known: Vec<(usize, Vec<u32>)> = Vec::new();
         for machine in machines() {
             let y: Vec<u32> = run(&machine, size, &x, &w, Some(&bias)).iter().map(|y| y.to_bits()).collect();
-            // Scalar rounds twice where the others fuse, and AVX2 without VNNI has seven bits.
+            // Scalar code has no fused multiply-add, and AVX2 without VNNI has seven bits.
             let class = match machine.0 {
                 DotKind::Scalar => 0,
                 DotKind::Avx2 => 1,
@@ -107,9 +108,9 @@ fn bits_do_not_depend_on_threads_nor_on_the_width_of_vectors() {
 }
 
 #[test]
-fn the_seven_bits_of_avx2_hold_their_greatest_sums() {
+fn avx2_pairs_do_not_saturate() {
     let Some(machine) = machines().into_iter().find(|(kind, _)| *kind == DotKind::Avx2) else { return };
-    // All weights at an end of their range, all activations but one at theirs: sums of pairs are as large as they get.
+    // All weights are at an end of their range, all activations but one at its maximum: the largest sums of pairs.
     let (n, k) = (16, 64);
     let mut x = vec![1.0; k];
     x[5] = 0.0;
@@ -121,7 +122,7 @@ fn the_seven_bits_of_avx2_hold_their_greatest_sums() {
 }
 
 #[test]
-fn the_activation_is_applied_to_what_the_plain_product_gives() {
+fn activation_is_applied_to_the_plain_product() {
     for machine in machines() {
         let [m, n, k] = [17, 45, 40];
         let (x, w) = (uniform::<f32>(9, m * k, 3.0), uniform::<f32>(10, n * k, 0.5));
@@ -141,7 +142,7 @@ fn the_activation_is_applied_to_what_the_plain_product_gives() {
 }
 
 #[test]
-fn a_row_that_is_not_finite_gives_nan_and_spoils_no_other() {
+fn a_row_that_is_not_finite_affects_only_itself() {
     for machine in machines() {
         let size @ [m, n, k] = [3, 20, 37];
         for (at, bad) in [(0, f32::NAN), (20, f32::INFINITY), (36, f32::NEG_INFINITY), (36, f32::NAN)] {
@@ -156,7 +157,7 @@ fn a_row_that_is_not_finite_gives_nan_and_spoils_no_other() {
 }
 
 #[test]
-fn rows_of_one_value_are_exact_in_their_offset() {
+fn constant_rows_are_exact() {
     for machine in machines() {
         let (n, k) = (5, 24);
         let w = vec![0.25f32; n * k];
@@ -172,7 +173,7 @@ fn rows_of_one_value_are_exact_in_their_offset() {
 
 #[test]
 #[should_panic(expected = "quantize it on the same Cpu")]
-fn a_weight_for_other_instructions_is_refused() {
+fn weight_for_other_instructions_is_rejected() {
     let cpu = Cpu::new(*Isa::real().last().unwrap(), 1).unwrap();
     let usual = DotKind::of(cpu.isa().kind());
     let other = DotKind::ALL.into_iter().find(|kind| kind.columns() != usual.columns()).unwrap();
