@@ -1,5 +1,5 @@
-//! The row of attention in the table of operations: its sizes, its cost, its check against f64. The ragged batches, and
-//! what only tests need, stand in `tests.rs`.
+//! Row of attention in the table of operations: sizes, cost, check against f64. `tests.rs` has ragged batches and code that
+//! only tests need.
 
 use super::cuda::cases::{Simulation, programs};
 use super::cuda::sm90::HopperFlash;
@@ -15,8 +15,8 @@ use ptx::Storage;
 /// Attention over sequences, forward and backward.
 pub const OPERATION: Operation = Operation { name: "attention", cases, cost, check, ptx: programs };
 
-/// [B, S, A, D]: nothing, one token, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, heads
-/// that do not fill their padding beside others, long sequences.
+/// [B, S, A, D]: empty, few tokens, sizes around lanes and tiles of keys, primes, ALBERT-base's head size, several heads
+/// narrower than their padding, long sequences.
 const SIZES: [[usize; 4]; 17] = [
     [0, 1, 1, 8],
     [7, 2, 3, 5],
@@ -37,10 +37,10 @@ const SIZES: [[usize; 4]; 17] = [
     [1, 600, 1, 64],
 ];
 
-/// In bf16 alone: sequences with more tiles of keys than a ring of Hopper's has places.
-const RINGS: [[usize; 4]; 2] = [[1, 280, 1, 128], [1, 330, 1, 64]];
+/// Sequences with more tiles of keys than Hopper's pipeline has stages; only in bf16.
+const LONG_PIPELINES: [[usize; 4]; 2] = [[1, 280, 1, 128], [1, 330, 1, 64]];
 
-/// The variant in f16, with dropout.
+/// Variant in f16, with dropout.
 const F16: &str = "dropout_f16";
 
 /// Rate of the variants with dropout.
@@ -51,7 +51,7 @@ const DROPOUT: Dropout = Dropout { seed: 77, site: 3, rate: RATE };
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     let sizes = DType::ALL.into_iter().flat_map(|dtype| SIZES.map(|size| (dtype, size)));
-    for (dtype, [b, s, a, d]) in sizes.chain(RINGS.map(|size| (DType::Bf16, size))) {
+    for (dtype, [b, s, a, d]) in sizes.chain(LONG_PIPELINES.map(|size| (DType::Bf16, size))) {
         for pass in Pass::ALL {
             for variant in ["", "dropout"] {
                 let dims = vec![("B", b), ("S", s), ("A", a), ("D", d)];
@@ -71,7 +71,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// Two products forward and five backward; an exponential a score each time counts as one operation.
+/// Cost of a case: two products forward and five backward; the exponential of a score counts as one operation.
 fn cost(case: &Case) -> Cost {
     let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter) as u64);
     let (matrices, flops) = match case.pass {
@@ -85,7 +85,7 @@ fn cost(case: &Case) -> Cost {
     }
 }
 
-/// The plain program of f32 is simulated up to so many scores.
+/// Maximum scores of a case for which the f32 program is simulated.
 const SIMULATED_SCORES: usize = 10_000;
 
 fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
@@ -151,7 +151,7 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     }
     on.compared(|| {
         scratch.intact()?;
-        // The naive implementation keeps what a kernel keeps: out as stored, and lse.
+        // The naive implementation saves the same as a kernel: out as stored, and lse.
         let (naive_out, naive_lse) = naive_forward();
         let saved = Some((&widen::<f32, X>(&naive_out)[..], &naive_lse[..]));
         let naive = reference::backward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld, saved, &widen(&dout));
@@ -165,7 +165,8 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     })
 }
 
-/// f16 on a GPU, held against the definition on the same numbers. The naive implementation's results are rounded to f16.
+/// Checks f16 on a GPU against the definition on the same elements. The results of the naive implementation are rounded to
+/// f16.
 fn check_f16(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
     let spec = Attention { dropout: Some(DROPOUT), ..Attention::new(a, d) };

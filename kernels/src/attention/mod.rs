@@ -1,4 +1,4 @@
-//! Attention over ragged sequences (Vaswani et al. 2017, section 3.2.1), scores never in memory.
+//! Attention over ragged sequences (Vaswani et al. 2017, section 3.2.1), without storing scores in memory.
 //!
 //! For each sequence and head, with q, k, v and out [S, D]:
 //!
@@ -9,12 +9,12 @@
 //! dS = P ∘ (dout vᵀ ∘ M - δ)     dq = scale · dS k       dk = scale · dSᵀ q
 //! ```
 //!
-//! M is the dropout mask (1 without dropout), recomputed from its counters in backward; so is P, from lse. Tiles of
-//! 64 keys x a panel of 64 queries stay in L1 and a running maximum joins them (Dao et al. 2022, FlashAttention;
-//! Milakov & Gimelshein 2018 for the online softmax). What is different here: queries lie along the lanes, so that the
-//! softmax needs no sums over lanes and only q (and dout) are transposed; see `cpu/forward.rs` and `cpu/backward.rs`.
+//! M is the dropout mask (1 without dropout). Backward recomputes M from its counters and P from lse. On CPUs, tiles of 64
+//! keys x 64 queries stay in L1 and are combined with a running maximum (Dao et al. 2022, FlashAttention; Milakov &
+//! Gimelshein 2018 for the online softmax). Unlike there, lanes are queries, so that the softmax needs no reductions across
+//! lanes and only q (and dout) are transposed; see `cpu/forward.rs` and `cpu/backward.rs`.
 //!
-//! A batch is rows of tokens, sequences one behind the other; `cu_seqlens[b]` is the first token of sequence b:
+//! A batch is a matrix of tokens with contiguous sequences; `cu_seqlens[b]` is the first token of sequence b:
 //!
 //! ```text
 //!            <-- H = A·D -->
@@ -24,15 +24,15 @@
 //!       3   [ q | k | v ]  }  sequence 1: 3..4        cu_seqlens = [0, 3, 4]
 //! ```
 //!
-//! Tokens that an attention mask hides stand at the end of their sequence and are queries alone: `Ragged::keys` says how
-//! many tokens of a sequence are keys.
+//! Tokens that an attention mask hides are at the end of their sequence and are only queries: `Ragged::keys` has the number
+//! of tokens of each sequence that are keys.
 //!
-//! Cost for S keys: 4·S·D FLOPs a query and head forward, 10·S·D backward, an exponential a score each time; memory
-//! moves O(S·D). Scratch is thread-local and bounded by D (1 MiB at D = 64). Work is cut by shape: forward into
-//! (sequence, head, 256 queries), backward into (sequence, head); results do not depend on the number of threads.
+//! Cost for S keys: 4·S·D FLOP per query and head forward, 10·S·D backward, in both passes an exponential per score; memory
+//! traffic O(S·D). Scratch is thread-local and bounded by D (1 MiB at D = 64). Tasks depend on the shape only: (sequence,
+//! head, 256 queries) forward, (sequence, head) backward; results do not depend on the number of threads.
 //!
-//! Limits: D <= 256; no causal mask, no bias. Backward of keys beyond [`backward_scratch_len`]'s bound sums dq in scratch
-//! of the caller.
+//! Limits: D <= 256; no causal mask, no bias. For sequences beyond the bound of [`backward_scratch_len`], backward
+//! accumulates dq in the caller's scratch.
 #![allow(unsafe_code)]
 
 mod cases;
@@ -50,17 +50,17 @@ use crate::extent::{area, span};
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::Element;
 
-/// The greatest head size.
+/// Maximum head size.
 pub const MAX_HEAD_SIZE: usize = 256;
 
-/// What kind of attention.
+/// Heads, scale and dropout of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// A
+    /// A: number of heads.
     pub heads: usize,
-    /// D, at most [`MAX_HEAD_SIZE`].
+    /// D: elements per head, at most [`MAX_HEAD_SIZE`].
     pub head_size: usize,
-    /// What scores are multiplied by before the softmax, 1/√D as a rule; greater than 0.
+    /// Factor of the scores before the softmax, usually 1/√D; greater than 0.
     pub scale: f32,
     /// Dropout of the probabilities: element (token · A + head, key within its sequence) of the mask.
     pub dropout: Option<Dropout>,
@@ -77,7 +77,7 @@ impl Attention {
         self.heads * self.head_size
     }
 
-    /// Checks what both passes take; gives T.
+    /// Checks the arguments that both passes take; returns T.
     fn tokens(&self, Ragged { cu_seqlens, keys }: Ragged<'_>) -> usize {
         assert!(self.heads > 0, "attention: no heads");
         assert!((1..=MAX_HEAD_SIZE).contains(&self.head_size), "attention: head size {}", self.head_size);
@@ -101,7 +101,7 @@ impl Attention {
         tokens
     }
 
-    /// Checks that the rows of an operand with row stride `ld` are there.
+    /// Checks that an operand of length `len` holds `tokens` rows with row stride `ld`.
     fn assert_rows(&self, name: &str, len: usize, tokens: usize, ld: usize) {
         assert!(ld >= self.hidden(), "attention: rows of {name} are {ld} apart, but {} wide", self.hidden());
         let least = span(tokens, self.hidden(), ld);
@@ -109,13 +109,13 @@ impl Attention {
     }
 }
 
-/// The sequences of a batch, one behind the other.
+/// Contiguous sequences of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Ragged<'a> {
-    /// [B + 1] the first token of each sequence, then T; begins with 0, never falls.
+    /// [B + 1] the first token of each sequence, then T; starts with 0, not decreasing.
     pub cu_seqlens: &'a [u32],
-    /// `[B]` how many tokens of each sequence, from its first on, are keys: at least 1, unless it is empty. The others are
-    /// queries alone. No numbers at all: every token is a key.
+    /// `[B]` number of tokens of each sequence, from its first on, that are keys: at least 1, unless the sequence is empty.
+    /// The others are only queries. Empty slice: every token is a key.
     pub keys: &'a [u32],
 }
 
@@ -151,21 +151,21 @@ impl Ragged<'_> {
     }
 }
 
-/// Where backward writes dq, dk and dv: [T, H] each, rows `ld` apart.
+/// Outputs dq, dk and dv of backward: [T, H] each, rows `ld` apart.
 #[derive(Debug)]
 pub struct Gradients<'a, X> {
     values: [Disjoint<'a, X>; 3],
     starts: [usize; 3],
     ld: usize,
-    /// H of a buffer that all three share.
+    /// H, if all three share a buffer.
     fused: Option<usize>,
 }
 
 impl<'a, X: Element> Gradients<'a, X> {
-    /// Side by side in rows of one buffer: dq in columns 0..H, dk in H..2H, dv in 2H..3H; rows `ld` >= 3H apart.
+    /// Fused in rows of one buffer: dq in columns 0..H, dk in H..2H, dv in 2H..3H; rows `ld` >= 3H apart.
     ///
     /// # Panics
-    /// If `hidden` is 0 or `ld` is less than 3 · `hidden`: then the three would overlap.
+    /// If `hidden` is 0 or `ld` is less than 3 · `hidden`, because the three would overlap.
     pub fn fused(buffer: &'a mut [X], hidden: usize, ld: usize) -> Self {
         assert!(hidden > 0, "attention: dq, dk and dv in one buffer overlap if H is 0");
         let width = area(3, hidden);
@@ -182,11 +182,11 @@ impl<'a, X: Element> Gradients<'a, X> {
 
 /// out = softmax(scale · q kᵀ) v for each sequence and head, and the log of the sum of exponentials.
 ///
-/// `q`, `k`, `v`: row t begins at `t * ld` and is H wide (three slices of one [T, 3H] buffer, or three buffers).
+/// `q`, `k`, `v`: row t starts at `t * ld` and is H wide (three slices of one [T, 3H] buffer, or three buffers).
 /// `sequences`: empty ones are allowed. `out` [T, H]; `lse` [T, A], natural logarithm.
 ///
 /// # Panics
-/// If the lengths do not fit together.
+/// If the lengths do not match.
 pub fn forward<'s, X: Element>(
     cpu: &Cpu,
     spec: &Attention,
@@ -208,19 +208,19 @@ pub fn forward<'s, X: Element>(
     cpu::forward(cpu, spec, sequences, [q, k, v], ld, out, lse);
 }
 
-/// Floats of scratch that [`backward`] takes for `tokens` tokens of which no sequence has more than `longest`: none up
-/// to 512 tokens (D <= 64; 256 for D <= 128, 128 beyond), else T · H.
+/// Floats of scratch that [`backward`] needs for `tokens` tokens in sequences of at most `longest`: 0 if `longest` is at
+/// most 512 (D <= 64; 256 for D <= 128, 128 beyond), else T · H.
 pub fn backward_scratch_len(spec: &Attention, tokens: usize, longest: usize) -> usize {
     if longest <= cpu::resident_keys(spec.head_size) { 0 } else { area(tokens, spec.hidden()) }
 }
 
-/// Gradients of q, k and v from that of `out`.
+/// Gradients of q, k and v from the gradient of `out`.
 ///
-/// `q`, `k`, `v`, `ld`, `sequences` and `spec` as in [`forward`], which gave `out` and `lse`; `dout` [T, H].
+/// `q`, `k`, `v`, `ld`, `sequences` and `spec` as in [`forward`], which computed `out` and `lse`; `dout` [T, H].
 /// `gradients` are overwritten. `scratch` holds at least [`backward_scratch_len`] floats of any value.
 ///
 /// # Panics
-/// If the lengths do not fit together.
+/// If the lengths do not match.
 pub fn backward<'s, X: Element>(
     cpu: &Cpu,
     spec: &Attention,
@@ -249,7 +249,7 @@ pub fn backward<'s, X: Element>(
         spec.assert_rows(name, len, tokens, gradients.ld);
     }
     if let Some(hidden) = gradients.fused {
-        assert_eq!(hidden, spec.hidden(), "attention: dq, dk and dv lie {hidden} apart");
+        assert_eq!(hidden, spec.hidden(), "attention: dq, dk and dv are {hidden} columns apart");
     }
     let longest = sequences.cu_seqlens.windows(2).map(|b| (b[1] - b[0]) as usize).max().unwrap_or(0);
     let least = backward_scratch_len(spec, tokens, longest);

@@ -1,15 +1,15 @@
-//! The definition of attention. Every sum is in the order of its index; the innermost loops run over what is not summed,
-//! because they become vectors.
+//! Definition of attention. Every sum is in the order of its index; the innermost loops run over the other indices, so that
+//! they vectorize.
 
 use super::{Attention, Ragged};
 use crate::check::Real;
 
-/// Numbers of a head: row `token`, column `x` of head `head`, rows `ld` apart.
+/// Index of row `token`, column `x` of head `head`, with rows `ld` apart.
 fn at(spec: &Attention, ld: usize, token: usize, head: usize, x: usize) -> usize {
     token * ld + head * spec.head_size + x
 }
 
-/// Factor of the probability of (query, key): 0, or 1 over the probability to be kept.
+/// Dropout factor of (query, key): 0 if dropped, else 1 / (1 - rate).
 fn mask<R: Real>(spec: &Attention, token: usize, head: usize, key: usize) -> R {
     match spec.dropout {
         None => R::of(1.0),
@@ -20,7 +20,7 @@ fn mask<R: Real>(spec: &Attention, token: usize, head: usize, key: usize) -> R {
     }
 }
 
-/// First token, end and end of the keys of every sequence that has tokens.
+/// First token, end, and end of the keys of every sequence that is not empty.
 fn sequences(batch: Ragged<'_>) -> impl Iterator<Item = (usize, usize, usize)> {
     let all = (0..batch.count()).map(move |b| {
         let (start, end, keys) = batch.sequence(b);
@@ -81,8 +81,8 @@ pub fn forward<'s, R: Real>(
 
 /// dq, dk and dv [T, H] each.
 ///
-/// `saved` is (out, lse) where they are to be taken from forward as it stored them, as an implementation that keeps no
-/// probabilities does; without, everything follows from q, k and v.
+/// `saved` is (out, lse) as forward stored them, for comparison with implementations that save no probabilities; if `None`,
+/// both are computed from q, k and v.
 pub fn backward<'s, R: Real>(
     spec: &Attention,
     batch: impl Into<Ragged<'s>>,

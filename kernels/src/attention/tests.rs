@@ -5,12 +5,12 @@ use crate::pool::Cpu;
 use crate::simd::{Element, Isa};
 use half::bf16;
 
-/// A batch: lengths of its sequences, heads, head size, what rows are apart beyond 3H.
+/// Batch: lengths of the sequences, heads, head size, gap between rows of 3H elements.
 struct Case {
     lengths: Vec<usize>,
     spec: Attention,
     gap: usize,
-    /// Queries and keys are uniform in ± this.
+    /// q, k and v are uniform in ± this value.
     size: f32,
     /// Keys of each sequence; empty: all tokens.
     keys: Vec<u32>,
@@ -68,7 +68,7 @@ impl Case {
     }
 }
 
-/// Cuts [q | k | v] as an engine does.
+/// Splits [q | k | v] as an engine does.
 fn cut<'a, X>(case: &Case, qkv: &'a [X]) -> [&'a [X]; 3] {
     let h = case.spec.hidden();
     [0, h, 2 * h].map(|start| qkv.get(start..).unwrap_or(&[]))
@@ -158,8 +158,8 @@ fn agrees_with_f64_for_every_length() {
         2, 3, 4, 5, 6, 7, 11, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 1, 255, 256,
         257,
     ];
-    // In batches, for two reasons: the greatest error of a naive implementation is no measure where there are only a few
-    // numbers to take it from, and the gradients of a single key are 0 and have no scale.
+    // In batches, for two reasons: the greatest error of a naive implementation on few elements is a poor estimate, and the
+    // gradients of a single key are 0, so they do not scale the bound.
     for lengths in [&lengths[..21], &lengths[21..26], &lengths[26..]] {
         agrees_in_both_types(&[case(lengths, 2, 20), case(lengths, 2, 16).dropout(0.1)]);
     }
@@ -177,9 +177,9 @@ fn agrees_with_f64_for_ragged_batches() {
     ]);
 }
 
-/// Tokens that are no keys: their own outputs are like any other's, and nobody else sees them.
+/// Tokens that are not keys have outputs like all others, and do not change the outputs of other tokens.
 #[test]
-fn agrees_with_f64_where_tokens_are_hidden() {
+fn agrees_with_f64_with_hidden_tokens() {
     let hidden = |lengths: &[usize], keys: &[u32], d: usize| Case { keys: keys.to_vec(), ..case(lengths, 2, d) };
     agrees_in_both_types(&[
         hidden(&[9, 0, 33, 130, 40], &[4, 0, 33, 5, 39], 16),
@@ -199,7 +199,7 @@ fn agrees_with_f64_where_tokens_are_hidden() {
     }
 }
 
-/// Longer than the keys that backward holds at once: dq is summed in the caller's scratch.
+/// Sequences with more keys than backward holds at once: dq is accumulated in the caller's scratch.
 #[test]
 fn agrees_with_f64_for_long_sequences() {
     let cpus: Vec<Cpu> = Isa::real().into_iter().map(|isa| Cpu::new(isa, 2).unwrap()).collect();
@@ -278,8 +278,8 @@ fn backward_of_the_reference_is_the_derivative_of_its_forward() {
     }
 }
 
-/// A number added to all keys shifts all scores of a query alike, so the gradient of a bias of the keys is 0; that of
-/// the queries is not.
+/// A vector added to all keys shifts all scores of a query by the same amount, so the gradient of a bias of the keys is 0;
+/// that of the queries is not.
 #[test]
 fn a_bias_of_the_keys_has_no_gradient() {
     for cpu in testable_cpus() {
@@ -299,7 +299,7 @@ fn a_bias_of_the_keys_has_no_gradient() {
     }
 }
 
-/// Rows of P sum to 1: with v = 1 everywhere out is 1, and the mean of what dropout leaves is, too.
+/// Rows of P sum to 1: with v = 1, out is 1 without dropout and has a mean of 1 with dropout.
 #[test]
 fn probabilities_sum_to_one() {
     for cpu in testable_cpus() {
@@ -320,7 +320,7 @@ fn probabilities_sum_to_one() {
 }
 
 #[test]
-fn operands_that_do_not_fit_are_refused() {
+fn mismatched_operands_are_rejected() {
     let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
     let refused = |spec: Attention, cu_seqlens: &[u32], len: usize, ld: usize, out: usize, lse: usize| {
         let x = vec![1.0f32; len];

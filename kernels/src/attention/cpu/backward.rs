@@ -16,9 +16,9 @@
 //!
 //! The order of all sums depends on the shape only; a task computes all of them, so threads share nothing.
 
-use super::ahead::Ahead;
 use super::mask::{PanelMask, Store};
 use super::pack::{CHUNK, KEYS, Rows, at, chunk_widths, chunks, unpack_row};
+use super::prefetch::PrefetchQueue;
 use super::product::{Begin, Product};
 use super::scores::{QUERIES, ScoreGradients};
 use super::{Head, Output, scratch_of, split};
@@ -60,7 +60,7 @@ pub(super) struct Backward<'a, X> {
     /// Accumulators of dQ, if the keys do not fit at once.
     pub(super) dq_sums: Option<Output<'a, f32>>,
     /// Prefetches for the next task.
-    pub(super) ahead: Ahead,
+    pub(super) prefetches: PrefetchQueue,
     pub(super) scratch: &'a mut [f32],
 }
 
@@ -115,7 +115,7 @@ impl<X: Element> Kernel for Backward<'_, X> {
                         p,
                         ds,
                         m,
-                        ahead: &mut self.ahead,
+                        prefetches: &mut self.prefetches,
                     });
                 }
                 self.write_dq(simd, row, rows, start, start + n == head.keys, queries.dq);
@@ -208,20 +208,20 @@ struct Panel<'a, 'b> {
     p: &'a mut [f32],
     ds: &'a mut [f32],
     m: &'a mut [f32],
-    ahead: &'a mut Ahead,
+    prefetches: &'a mut PrefetchQueue,
 }
 
 impl Kernel for Panel<'_, '_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { d, keys, queries, capacity, panel, ahead, .. } = self;
+        let Self { d, keys, queries, capacity, panel, prefetches, .. } = self;
         let [p, ds, m] = [self.p, self.ds, self.m].map(|tile| &mut tile[..keys * CHUNK]);
         for (c, width) in chunk_widths(d) {
             let begin = if c == 0 { Begin::Zero } else { Begin::Old };
             for (a, b, tile) in [(self.k, &panel.q_transposed, &mut *p), (self.v, &panel.dout_transposed, &mut *ds)] {
                 let (a, b) = (&a[at(c, capacity, 0)..], &b[c * CHUNK * QUERIES..]);
-                let ahead = &mut *ahead;
+                let prefetches = &mut *prefetches;
                 simd.vectorize(Product::<false> {
                     rows: keys,
                     columns: queries,
@@ -230,7 +230,7 @@ impl Kernel for Panel<'_, '_> {
                     b,
                     begin,
                     c: tile,
-                    ahead,
+                    prefetches,
                 });
             }
         }
@@ -249,8 +249,8 @@ impl Kernel for Panel<'_, '_> {
         for (c, columns) in chunk_widths(d) {
             for (a, b, sums) in [(&*p, &panel.dout, &mut *self.dv), (&*ds, &panel.q, &mut *self.dk)] {
                 let (b, c) = (&b[at(c, QUERIES, 0)..], &mut sums[at(c, capacity, 0)..]);
-                let ahead = &mut *ahead;
-                simd.vectorize(Product::<false> { rows: keys, columns, terms: queries, a, b, begin, c, ahead });
+                let prefetches = &mut *prefetches;
+                simd.vectorize(Product::<false> { rows: keys, columns, terms: queries, a, b, begin, c, prefetches });
             }
             simd.vectorize(Product::<true> {
                 rows: queries,
@@ -260,7 +260,7 @@ impl Kernel for Panel<'_, '_> {
                 b: &self.k[at(c, capacity, 0)..],
                 begin: if self.first_keys { Begin::Zero } else { Begin::Old },
                 c: &mut panel.dq[at(c, QUERIES, 0)..],
-                ahead: &mut *ahead,
+                prefetches: &mut *prefetches,
             });
         }
     }

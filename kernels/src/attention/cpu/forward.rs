@@ -11,10 +11,10 @@
 //!
 //! Lanes are queries, so maximum and sum run down the columns of the tile, without reductions across lanes.
 
-use super::ahead::Ahead;
 use super::exponential::{exp, ln};
 use super::mask::{Multiply, PanelMask};
 use super::pack::{CHUNK, KEYS, Rows, at, chunk_widths, chunks, unpack_row};
+use super::prefetch::PrefetchQueue;
 use super::product::{Begin, Product};
 use super::scores::{QUERIES, exponentials, maxima};
 use super::{Head, Output, scratch_of, split};
@@ -47,7 +47,7 @@ pub(super) struct Forward<'a, X> {
     pub(super) out: Output<'a, X>,
     pub(super) lse: Output<'a, f32>,
     /// Prefetches for the next task.
-    pub(super) ahead: Ahead,
+    pub(super) prefetches: PrefetchQueue,
     pub(super) scratch: &'a mut [f32],
 }
 
@@ -62,7 +62,7 @@ impl<X: Element> Kernel for Forward<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { head, first, queries, q, k, v, mut out, mut lse, mut ahead, scratch } = self;
+        let Self { head, first, queries, q, k, v, mut out, mut lse, mut prefetches, scratch } = self;
         let d = head.size;
         let columns = chunks(d) * CHUNK;
         let [keys, values, transposed, outputs, tile] = split(scratch, buffers(d));
@@ -94,9 +94,9 @@ impl<X: Element> Kernel for Forward<'_, X> {
                     outputs: &mut *outputs,
                     running: &mut *running,
                     tile,
-                    ahead: &mut ahead,
+                    prefetches: &mut prefetches,
                 });
-                // At once, so that the stores overlap the next panel's products.
+                // Stored before the next panel, so that the stores overlap its products.
                 if start + n == head.keys {
                     finish(simd, d, (first + row, rows), outputs, running, (&mut out, &mut lse));
                 }
@@ -144,14 +144,14 @@ struct Panel<'a> {
     outputs: &'a mut [f32],
     running: &'a mut Running,
     tile: &'a mut [f32],
-    ahead: &'a mut Ahead,
+    prefetches: &'a mut PrefetchQueue,
 }
 
 impl Kernel for Panel<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { d, keys, queries, scale, running, ahead, .. } = self;
+        let Self { d, keys, queries, scale, running, prefetches, .. } = self;
         let tile = &mut self.tile[..keys * CHUNK];
         for (c, width) in chunk_widths(d) {
             simd.vectorize(Product::<false> {
@@ -162,7 +162,7 @@ impl Kernel for Panel<'_> {
                 b: &self.transposed[c * CHUNK * QUERIES..],
                 begin: if c == 0 { Begin::Zero } else { Begin::Old },
                 c: &mut *tile,
-                ahead: &mut *ahead,
+                prefetches: &mut *prefetches,
             });
         }
         let mut factors = [0.0; QUERIES];
@@ -186,7 +186,7 @@ impl Kernel for Panel<'_> {
                 b: &self.v[at(c, KEYS, 0)..],
                 begin: if self.start == 0 { Begin::Zero } else { Begin::Scaled(&factors) },
                 c: &mut self.outputs[at(c, QUERIES, 0)..],
-                ahead: &mut *ahead,
+                prefetches: &mut *prefetches,
             });
         }
     }

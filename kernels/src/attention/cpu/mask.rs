@@ -1,8 +1,8 @@
 //! Dropout of a tile of probabilities, queries along the lanes.
 //!
-//! The mask's counters name (row, block of 64 columns, column mod 16), a row being a (token, head) and a column a key.
-//! Sixteen neighboring columns of one row are how rows of a matrix read it; here a vector is one column of neighboring
-//! tokens, which differ in the counter's row word alone. One call gives four keys, 16 apart, of a vector of queries.
+//! A counter of the mask is (row, block of 64 columns, column mod 16); rows are (token, head), columns are keys. The mask of
+//! a matrix is drawn in vectors of neighboring columns of a row. Here a vector is one key of neighboring tokens, whose
+//! counters differ in the row word only. One call draws four keys, 16 apart, for a vector of queries.
 
 use super::pack::{CHUNK, KEYS};
 use crate::dropout::{BLOCK, Dropout};
@@ -11,25 +11,25 @@ use crate::simd::Simd;
 
 const QUARTERS: usize = 4;
 const QUARTER: usize = BLOCK / QUARTERS;
-const _: () = assert!(KEYS.is_multiple_of(BLOCK), "a tile begins at the begin of a block");
+const _: () = assert!(KEYS.is_multiple_of(BLOCK), "a tile starts at the start of a block");
 
-/// The mask of a panel of queries.
+/// Mask of a panel of queries.
 #[derive(Clone, Copy)]
 pub(super) struct PanelMask {
     pub(super) dropout: Dropout,
-    /// The mask's row of the panel's first query, token · A + head.
+    /// Row of the panel's first query in the mask, token · A + head.
     pub(super) row: u64,
-    /// A, how far the rows of neighboring tokens are apart.
+    /// A: distance of the rows of neighboring tokens.
     pub(super) heads: u32,
 }
 
-/// What becomes of the multipliers.
+/// Operation on a tile with its multipliers.
 pub(super) trait MaskTile<S: Simd> {
-    /// Takes the multipliers (0 or 1/(1-rate)) of the vector of queries at `at` of a tile.
+    /// Applies the multipliers (0 or 1/(1-rate)) of the vector of queries at index `at` of a tile.
     fn put(&mut self, simd: S, at: usize, multipliers: S::F32);
 }
 
-/// Multiplies the tile.
+/// Multiplies the tile by the multipliers.
 pub(super) struct Multiply<'a>(pub(super) &'a mut [f32]);
 
 impl<S: Simd> MaskTile<S> for Multiply<'_> {
@@ -40,7 +40,7 @@ impl<S: Simd> MaskTile<S> for Multiply<'_> {
     }
 }
 
-/// Stores the multipliers.
+/// Stores the multipliers in the tile.
 pub(super) struct Store<'a>(pub(super) &'a mut [f32]);
 
 impl<S: Simd> MaskTile<S> for Store<'_> {
@@ -51,7 +51,7 @@ impl<S: Simd> MaskTile<S> for Store<'_> {
 }
 
 impl PanelMask {
-    /// Gives `tile` the multipliers of `queries` queries and of the `keys` keys from `first` on, a multiple of 64.
+    /// Applies the multipliers of `queries` queries and of the `keys` keys from `first` on, a multiple of 64, to `tile`.
     #[inline(always)]
     pub(super) fn apply<S: Simd>(
         &self,

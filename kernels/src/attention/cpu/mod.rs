@@ -1,11 +1,11 @@
 //! Attention on CPUs: partitioning into tasks and scratch; the tasks are in `forward` and `backward`.
 
-mod ahead;
 mod backward;
 mod exponential;
 mod forward;
 mod mask;
 mod pack;
+mod prefetch;
 mod product;
 mod scores;
 
@@ -13,9 +13,9 @@ use super::{Attention, Gradients, Ragged};
 use crate::dropout::Dropout;
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::Element;
-use ahead::Ahead;
 use mask::PanelMask;
 use pack::Rows;
+use prefetch::PrefetchQueue;
 use std::cell::RefCell;
 
 pub(super) use backward::resident_keys;
@@ -167,17 +167,17 @@ pub(super) fn forward<X: Element>(
         (first < head.length).then(|| (head, first, forward::BLOCK.min(head.length - first)))
     };
     let tasks = first_slot(sequences) * heads;
-    let far = Ahead::is_far::<X>(4 * batch.tokens() * heads * d);
+    let far = PrefetchQueue::is_far::<X>(4 * batch.tokens() * heads * d);
     cpu.for_each(tasks, |task| {
         let Some((head, first, queries)) = place(task) else { return };
-        let mut ahead = Ahead::new();
+        let mut prefetches = PrefetchQueue::new();
         if far
             && task + 1 < tasks
             && let Some((head, first, queries)) = place(task + 1)
         {
-            ahead = ahead.and_write(&head.output(out, heads * d, d), queries, d);
-            ahead = ahead.and_read(head.rows(v, ld), head.keys, d).and_read(head.rows(k, ld), head.keys, d);
-            ahead = ahead.and_read(head.rows(q, ld).skip(first), queries, d);
+            prefetches = prefetches.and_write(&head.output(out, heads * d, d), queries, d);
+            prefetches = prefetches.and_read(head.rows(v, ld), head.keys, d).and_read(head.rows(k, ld), head.keys, d);
+            prefetches = prefetches.and_read(head.rows(q, ld).skip(first), queries, d);
         }
         with_scratch(forward::scratch_len(d), |scratch| {
             isa.run(forward::Forward {
@@ -189,7 +189,7 @@ pub(super) fn forward<X: Element>(
                 v: head.rows(v, ld),
                 out: head.output(out, heads * d, d),
                 lse: head.output(lse, heads, 1),
-                ahead,
+                prefetches,
                 scratch,
             });
         });
@@ -251,7 +251,7 @@ pub(super) fn backward<X: Element>(
     let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
     let (hidden, sums) = (heads * d, Disjoint::new(scratch));
     let tasks = batch.count() * heads;
-    let far = Ahead::is_far::<X>(8 * batch.tokens() * hidden);
+    let far = PrefetchQueue::is_far::<X>(8 * batch.tokens() * hidden);
     let gradient = |head: &Head, i: usize| Output {
         values: gradients.values[i],
         start: gradients.starts[i] + head.token * gradients.ld + head.index * d,
@@ -263,14 +263,14 @@ pub(super) fn backward<X: Element>(
         if head.length == 0 {
             return;
         }
-        let mut ahead = Ahead::new();
+        let mut prefetches = PrefetchQueue::new();
         if far && task + 1 < tasks {
             let head = spec.head(batch, (task + 1) / heads, (task + 1) % heads);
             for i in [2, 1, 0] {
-                ahead = ahead.and_write(&gradient(&head, i), head.length, d);
+                prefetches = prefetches.and_write(&gradient(&head, i), head.length, d);
             }
             for (matrix, ld) in [(out, hidden), (dout, hidden), (q, ld), (v, ld), (k, ld)] {
-                ahead = ahead.and_read(head.rows(matrix, ld), head.length, d);
+                prefetches = prefetches.and_read(head.rows(matrix, ld), head.length, d);
             }
         }
         with_scratch(backward::scratch_len(d), |scratch| {
@@ -286,7 +286,7 @@ pub(super) fn backward<X: Element>(
                 dk: gradient(&head, 1),
                 dv: gradient(&head, 2),
                 dq_sums: (head.keys > resident_keys(d)).then(|| head.output(sums, hidden, d)),
-                ahead,
+                prefetches,
                 scratch,
             });
         });

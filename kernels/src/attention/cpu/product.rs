@@ -14,8 +14,8 @@
 //! The row stride is a constant, so the compiler folds it into the addresses. It also avoids the cache conflicts of
 //! rows of a batch, which are often a power of two apart and compete for the same lines of L1.
 
-use super::ahead::Ahead;
 use super::pack::CHUNK;
+use super::prefetch::PrefetchQueue;
 use crate::extent::span;
 use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::{Kernel, Simd};
@@ -44,7 +44,7 @@ pub(super) struct Product<'a, const TRANSPOSED: bool> {
     pub(super) begin: Begin<'a>,
     pub(super) c: &'a mut [f32],
     /// Prefetches issued between register tiles.
-    pub(super) ahead: &'a mut Ahead,
+    pub(super) prefetches: &'a mut PrefetchQueue,
 }
 
 /// Register tile of S; a single row with emulated lanes, to keep the code small.
@@ -89,7 +89,7 @@ impl<const TRANSPOSED: bool> Kernel for Product<'_, TRANSPOSED> {
                         }
                     }
                 });
-                self.ahead.ask();
+                self.prefetches.prefetch_some();
                 x += if whole { vectors * S::LANES } else { S::LANES };
             }
         }

@@ -12,8 +12,8 @@ use crate::simd::prefetch_l2;
 const ROWS: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes that roughly stay in L2 from one call to the next. Prefetching them would cost more than it gains, 4 % of the
-/// time for 128 tokens, because every row is on its own page.
+/// Bytes that roughly stay in L2 from one call to the next. Prefetching them costs more than it gains, 4 % of the time for
+/// 128 tokens, because every row is on a separate page.
 const NEAR: usize = 2 << 20;
 /// Maximum number of matrices that a task accesses.
 const MATRICES: usize = 8;
@@ -28,21 +28,21 @@ struct Region {
 }
 
 /// Queue of regions to prefetch.
-pub(super) struct Ahead {
+pub(super) struct PrefetchQueue {
     regions: [Region; MATRICES],
     current: usize,
 }
 
-impl Ahead {
+impl PrefetchQueue {
     /// Empty queue.
     pub(super) fn new() -> Self {
         let nothing = Region { next: std::ptr::null(), step: 0, rows: 0, bytes: 0 };
         Self { regions: [nothing; MATRICES], current: MATRICES }
     }
 
-    /// True if a batch of `numbers` elements is too large for L2, so that prefetching pays off.
-    pub(super) fn is_far<X>(numbers: usize) -> bool {
-        numbers * size_of::<X>() > NEAR
+    /// True if a batch of `elements` elements is too large for L2, so that prefetching pays off.
+    pub(super) fn is_far<X>(elements: usize) -> bool {
+        elements * size_of::<X>() > NEAR
     }
 
     /// Adds `rows` rows of `width` elements from `next` on, `ld` elements apart.
@@ -65,7 +65,7 @@ impl Ahead {
 
     /// Prefetches up to `ROWS` rows.
     #[inline(always)]
-    pub(super) fn ask(&mut self) {
+    pub(super) fn prefetch_some(&mut self) {
         if self.current == MATRICES {
             return;
         }
