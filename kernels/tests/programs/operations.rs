@@ -13,7 +13,8 @@ use std::{
 use twox_hash::XxHash64;
 
 /// Programs whose listings are kept as text, to be read.
-const READABLE: [&str; 4] = [
+const READABLE: [&str; 5] = [
+    "elementwise-f32bf16-sm80-256x8-cast",
     "softmax.forward-bf16-sm80-1x256",
     "gemm.nt-bf16-sm80-64x64x32x4",
     "gemm.nt-bf16-sm90a-128x256x64x4",
