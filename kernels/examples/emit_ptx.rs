@@ -4,8 +4,8 @@
 //! cargo run -p kernels --example emit_ptx -- DIR
 //! ```
 //!
-//! `DIR/programs.txt` holds one program a line: file, entry, register budget, the machine instructions that it must come
-//! down to joined by commas (or `-`), then the architectures that take it.
+//! `DIR/programs.txt` has one program a line: file, entry, register budget, the required SASS instructions joined by commas
+//! (or `-`), then the architectures that run it.
 
 use kernels::OPERATIONS;
 use ptx::Sm;

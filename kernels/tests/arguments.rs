@@ -1,8 +1,8 @@
-//! Arguments that no kernel may accept: slices that are too short, leading dimensions and strides whose products leave
-//! `usize`, outputs that overlap, counts and ids that do not fit. Each call must panic before it writes: outputs keep their
-//! values, and so do the bands of marked elements around them.
+//! Rejected arguments: slices that are too short, leading dimensions and strides whose products overflow `usize`,
+//! overlapping outputs, counts and ids out of range. Each call must panic before it writes: outputs and the bands of marked
+//! elements around them keep their values.
 //!
-//! Every unsafe block of the kernels relies on these checks, so they are tested without overflow checks, too:
+//! Every unsafe block of the kernels relies on these checks, so they are also tested without overflow checks:
 //! `cargo test --release -p kernels --test arguments`.
 
 #[path = "arguments/attention.rs"]
@@ -16,7 +16,7 @@ use kernels::check::Guarded;
 use kernels::{Cpu, Isa};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What every output holds before a call.
+/// Value of every output element before a call.
 const BEFORE: f32 = 7.5;
 
 /// A pool of two threads for every instruction set of this machine.
@@ -24,8 +24,8 @@ fn cpus() -> Vec<Cpu> {
     Isa::real().into_iter().map(|isa| Cpu::new(isa, 2).expect("threads for a test")).collect()
 }
 
-/// Asserts that `call` panics with a message that contains `says`, and leaves its outputs, which have these lengths, as
-/// they were.
+/// Asserts that `call` panics with a message that contains `says`, and does not write its outputs, which have these
+/// lengths.
 #[track_caller]
 fn refuses<const N: usize>(case: &str, says: &str, lengths: [usize; N], call: impl FnOnce([&mut [f32]; N])) {
     let mut outputs = lengths.map(|len| Guarded::new(&vec![BEFORE; len]));
@@ -33,16 +33,16 @@ fn refuses<const N: usize>(case: &str, says: &str, lengths: [usize; N], call: im
     let Err(payload) = result else { panic!("{case}: accepted") };
     let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
     let text = text.expect("a panic has a message");
-    assert!(text.contains(says), "{case}: the message `{text}` does not say `{says}`");
+    assert!(text.contains(says), "{case}: message `{text}`, expected `{says}`");
     for (i, output) in outputs.iter().enumerate() {
         output.intact().unwrap_or_else(|message| panic!("{case}: output {i}: {message}"));
         let written = output.iter().position(|x| x.to_bits() != BEFORE.to_bits());
-        assert_eq!(written, None, "{case}: output {i} was written to before the call was refused");
+        assert_eq!(written, None, "{case}: output {i} was written before the call panicked");
     }
 }
 
-/// A leading dimension of at least `width` with which 9 rows seem to span 8 · width + width elements: 8 · 2⁶¹ leaves
-/// `usize` without a trace.
+/// Leading dimension of at least `width` for which the span of 9 rows wraps to 8 · width + width elements: 8 · 2⁶¹ is 0
+/// modulo 2⁶⁴.
 const fn wraps_nine_rows(width: usize) -> usize {
     (1 << 61) + width
 }

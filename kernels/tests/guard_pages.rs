@@ -1,4 +1,4 @@
-//! Every CPU kernel with its slices beside pages that nobody may touch: an element too far, read or written, ends the process.
+//! CPU kernels with slices next to guard pages: a read or write one element out of bounds ends the process.
 //!
 //! ```text
 //!              placement: end                                placement: start
@@ -8,10 +8,9 @@
 //! ```
 //!
 //! The allocator of this program places every block like this while a case runs: inputs, outputs, packed panels and the
-//! scratch of the worker threads. Run: the table of operations on every instruction set of this machine, and sweeps over the
-//! sizes at which tiles, vectors and blocks begin and end. In release mode alone, where nothing but the kernels' own checks
-//! stands between a wrong size and the slice: `cargo test --release -p kernels --test guard_pages`. Clippy checks the types
-//! of these tests in debug mode, too.
+//! scratch of the worker threads. The tests run the table of operations on every instruction set of this machine, and all
+//! sizes around the borders of tiles, vectors and blocks. They exist only in release mode, where the kernels' own checks are
+//! the only bounds checks: `cargo test --release -p kernels --test guard_pages`. Clippy checks them in debug mode, too.
 #![cfg(all(unix, any(clippy, not(debug_assertions))))]
 #![allow(unsafe_code)]
 
@@ -31,8 +30,8 @@ use std::process::Command;
 #[global_allocator]
 static ALLOCATOR: GuardPages = GuardPages;
 
-/// The most bytes that a case of the table moves, and the most operations that it takes: larger ones are timed, have no other
-/// borders than smaller ones, and would spend minutes in their reference.
+/// Maximum bytes and operations of a case: larger cases are timed, have the same borders as smaller ones, and take minutes in
+/// the reference.
 const MOST_BYTES: u64 = 4 << 20;
 const MOST_OPERATIONS: u64 = 1 << 25;
 
@@ -47,7 +46,7 @@ fn no_case_of_the_table_leaves_its_slices() {
             for placement in Placement::BOTH {
                 for case in &cases {
                     let name = format!("{} {case} on {}, {placement:?}", operation.name, isa.kind());
-                    // The scratch of worker threads, too.
+                    // Includes the scratch of worker threads.
                     let outcome = allocator::guarded_in_every_thread(&name, placement, || {
                         (operation.check)(case, &Runner::Cpu(isa.kind()))
                     });
@@ -64,7 +63,7 @@ fn no_case_of_the_table_leaves_its_slices() {
     }
 }
 
-/// Copies a slice as a kernel with an error in its first or last vector would.
+/// Kernel that copies a slice, with a planted fault in its first or last vector.
 struct Faulty<'a> {
     x: &'a [f32],
     y: &'a mut [f32],
@@ -91,7 +90,7 @@ impl Kernel for Faulty<'_> {
     }
 }
 
-/// What the child processes of the next test run.
+/// Test that the child processes of the next test run.
 #[test]
 #[ignore = "runs in a process of its own, which it is to end"]
 fn plant() {

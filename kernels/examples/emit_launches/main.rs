@@ -1,12 +1,13 @@
-//! Writes every PTX program of sm_80, and the shadow of every Hopper program that multiplies through a ring, with a launch of
-//! the smallest case that it serves, as `.ci/sentryward.sh` gives them to a verifier that this project did not write.
+//! Writes every PTX program of sm_80, and the shadow of every Hopper GEMM, with a launch of its smallest case, as input of
+//! the third-party verifier of `.ci/sentryward.sh`.
 //!
 //! ```text
-//! cargo run -p kernels --example emit_launches -- DIR [WORD ..]         programs whose names hold one of the words
+//! cargo run -p kernels --example emit_launches -- DIR [WORD ..]         programs whose names contain one of the words
 //! ```
 //!
-//! For each program `DIR/NAME.ptx` and `DIR/NAME.json`: entry, grid, block, shared memory, numbers by parameter, and which
-//! parameters are addresses or tensor maps, in the schema `spverify.kernel-input/v1`. A shadow's name begins with `shadow.`.
+//! Writes `DIR/NAME.ptx` and `DIR/NAME.json` for each program: entry, grid, block, shared memory, values by parameter, and the
+//! parameters that are addresses or tensor maps, in the schema `spverify.kernel-input/v1`. Names of shadows start with
+//! `shadow.`.
 
 mod shadow;
 
@@ -61,7 +62,7 @@ fn write(directory: &std::path::Path, words: &[String]) -> Result<usize, String>
     Ok(count)
 }
 
-/// The names of the parameters, in order.
+/// Names of the parameters, in order.
 fn parameters(listing: &str) -> Vec<&str> {
     let head = listing.split_once(".entry").map_or("", |(_, rest)| rest.split_once('{').map_or(rest, |(head, _)| head));
     let declared = head.split(['(', ',', ')']).map(str::trim).filter(|line| line.starts_with(".param"));
@@ -69,8 +70,8 @@ fn parameters(listing: &str) -> Vec<&str> {
     names.map(|name| name.split('[').next().unwrap_or(name)).collect()
 }
 
-/// The arguments of a Hopper product with sizes that are whole tiles and send the ring round, two tiles for each of those who
-/// multiply: the verifier does not know copies that reach beyond a matrix. All other arguments as they are.
+/// Arguments of a Hopper GEMM with sizes of whole tiles, enough that the pipeline wraps and each consumer has two tiles: the
+/// verifier does not support copies past the end of a matrix. All other arguments are unchanged.
 fn whole_tiles(name: &str, listing: &str, arguments: &[Argument]) -> Vec<Argument> {
     let mut arguments = arguments.to_vec();
     let tile = name.strip_prefix("gemm.").filter(|_| name.contains("-sm90a-")).and_then(|rest| rest.split('-').nth(3));
@@ -121,7 +122,7 @@ fn input(program: &Program, launch: Launch, arguments: &[Argument]) -> String {
     )
 }
 
-/// A tensor map in that schema: bf16, the contiguous dimension first.
+/// Tensor map in the verifier's schema: bf16, the contiguous dimension first.
 fn tensor_map(name: &str, map: &TensorMap) -> String {
     let rank = map.rank;
     format!(

@@ -1,45 +1,44 @@
-//! The shadow of a Hopper program: the same text for a verifier that does not know `wgmma`.
+//! Shadow of a Hopper program: the same text for a verifier that does not support `wgmma`.
 //!
-//! Everything that keeps threads and copies apart stays as it is: mbarriers, their phases, expected bytes, TMA,
-//! roles. A product becomes the loads of shared memory that it makes, by the 128 threads of its warpgroup, at the latest time
-//! at which it may make them: where it is waited for.
+//! All synchronization is kept: mbarriers, phases, expected bytes, TMA, warp roles. A `wgmma` is replaced by its loads of
+//! shared memory, by the 128 threads of its warpgroup, at the latest possible time: at the wait for its group.
 //!
 //! ```text
-//! wgmma.mma_async {d}, a, b, ..   remember the descriptors of the group that is being made
-//! wgmma.commit_group              the group before it is `old` now, this one `new`
+//! wgmma.mma_async {d}, a, b, ..   adds the descriptors to the current group
+//! wgmma.commit_group              the previous group becomes `old`, the current one `new`
 //! wgmma.wait_group 1              if old: ld.shared of all bytes of its operands
 //! wgmma.wait_group 0              if old: the same; if new: the same
-//! wgmma.fence, wgmma.wait_group   bar.warp.sync, too: all lanes of a warp meet there
-//! setmaxnreg                      nothing
+//! wgmma.fence, wgmma.wait_group   also bar.warp.sync, for `.sync.aligned`
+//! setmaxnreg                      removed
 //! ```
 //!
-//! A wait that asks again branches on the question itself, as that verifier wants it. Operands lie in rows of 128 bytes, swizzled (`SWIZZLE_128B`), as all programs of the project have them. What is computed
-//! is nonsense: accumulators stay zero.
+//! Wait loops branch on the predicate of `try_wait` itself, as the verifier requires. Operands have rows of 128 bytes,
+//! swizzled (`SWIZZLE_128B`), as in all programs of the project. Results are meaningless: accumulators stay zero.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
 /// An operand in shared memory.
 struct Operand {
-    /// The register of its descriptor.
+    /// Register of the descriptor.
     descriptor: String,
     /// Rows of A or columns of B.
     rows: u32,
-    /// Whether it lies with k down.
+    /// True if k is the row dimension in memory.
     transposed: bool,
 }
 
-/// The products between two commits, at one place of the text.
+/// `wgmma` between two commits of the text.
 struct Group {
     operands: Vec<Operand>,
 }
 
-/// What `.sync.aligned` says.
+/// Synchronization that `.sync.aligned` implies.
 const MEET: &str = "    bar.warp.sync 0xFFFFFFFF;\n";
 
-/// The text without `wgmma` and `setmaxnreg`.
+/// Replaces `wgmma` and removes `setmaxnreg`.
 pub(crate) fn shadow(listing: &str) -> String {
     let (mut groups, mut operands, mut results) = (Vec::<Group>::new(), Vec::new(), BTreeSet::new());
-    // What is in a group must be known before the first line that moves it.
+    // The first pass collects all groups, because declarations precede them.
     for line in listing.lines().map(str::trim) {
         if line.starts_with("wgmma.mma_async") {
             let (found, destinations) = read(line);
@@ -78,7 +77,7 @@ pub(crate) fn shadow(listing: &str) -> String {
     ask_directly(&out)
 }
 
-/// `not q, p; @q bra` as `@!p bra`.
+/// Rewrites `not q, p; @q bra` as `@!p bra`.
 fn ask_directly(text: &str) -> String {
     let mut out = String::new();
     let mut lines = text.lines().peekable();
@@ -101,10 +100,10 @@ fn ask_directly(text: &str) -> String {
     out
 }
 
-/// The operands in shared memory and the results of a product.
+/// Operands in shared memory, and accumulators, of a `wgmma`.
 fn read(line: &str) -> (Vec<Operand>, Vec<String>) {
     let columns = line.split("64n").nth(1).and_then(|rest| rest.split('k').next()).and_then(|n| n.parse().ok());
-    let columns: u32 = columns.expect("the shape says n");
+    let columns: u32 = columns.expect("the shape has n");
     let mut rest = line;
     let mut braces = Vec::new();
     while let Some((before, after)) = rest.split_once('{') {
@@ -173,7 +172,7 @@ fn wait(out: &mut String, groups: &[Group], all: bool, number: usize) {
     out.push_str(MEET);
 }
 
-/// Reads the 16 of k that a product reads of an operand: `rows` rows of 32 bytes, or 16 rows of 128 bytes for each 64.
+/// Emits the loads of an operand of one `wgmma`, 16 steps of k: `rows` rows of 32 bytes, or 16 rows of 128 bytes per 64.
 fn load(out: &mut String, operand: &Operand, descriptor: &str) {
     let mut line = |text: &str| {
         let _ = writeln!(out, "    {text}");

@@ -11,7 +11,7 @@ const HIDDEN: usize = HEADS * SIZE;
 const TOKENS: usize = 9;
 const BOUNDS: [u32; 3] = [0, 4, 9];
 
-/// A call of forward, of which each test changes one thing.
+/// Valid call of forward, in which each test changes one field.
 struct Forward<'a> {
     spec: Attention,
     sequences: Ragged<'a>,
@@ -94,13 +94,13 @@ fn rejects_sequences_that_do_not_fit() {
     }
 }
 
-/// A call of backward, of which each test changes one thing.
+/// Valid call of backward, in which each test changes one field.
 struct Backward {
     ld: usize,
     inputs: [usize; 6],
     gradients: usize,
     gradients_ld: usize,
-    /// H of a fused buffer; without, there are three.
+    /// H of a fused buffer; `None`: three buffers.
     fused: Option<usize>,
 }
 
@@ -155,7 +155,7 @@ fn backward_rejects_what_does_not_fit() {
 #[test]
 fn rejects_fused_gradients_that_overlap() {
     for cpu in cpus() {
-        // Of width 0 dq, dk and dv would begin at the same element.
+        // With H = 0, dq, dk and dv would start at the same element.
         for (hidden, ld, says) in [
             (0, 3 * HIDDEN, "H is 0"),
             (0, 0, "H is 0"),
@@ -177,7 +177,7 @@ fn backward_rejects_scratch_that_is_too_short() {
     let spec = Attention::new(1, SIZE);
     let n = tokens * SIZE;
     let least = backward_scratch_len(&spec, tokens, tokens);
-    assert!(least > 0, "a sequence of {tokens} tokens takes scratch");
+    assert!(least > 0, "a sequence of {tokens} tokens needs scratch");
     let (x, lse) = (vec![1f32; n], vec![1f32; tokens]);
     for cpu in cpus() {
         let bounds = [0, tokens as u32];

@@ -7,14 +7,14 @@ use kernels::dropout::Dropout;
 use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, SliceEpilogue, batched, gemm, gemm_packed};
 use kernels::int8::{self, QuantizedWeight};
 
-/// Nine rows, nine steps and nine columns, so that every operand wraps with the same leading dimension.
+/// m = n = k = 9, so that every operand wraps with the same leading dimension.
 const NINE: usize = 9;
 const FORMS: [fn(usize, usize, usize) -> Gemm; 4] = [Gemm::nn, Gemm::nt, Gemm::tn, Gemm::tt];
 
 #[test]
 fn rejects_a_leading_dimension_whose_span_overflows() {
     let wide = wraps_nine_rows(NINE);
-    // -1 as a leading dimension: 8 rows up, in wrapping arithmetic one element short of what is there.
+    // `usize::MAX` is -1 in wrapping arithmetic: the span is then less than one row.
     for leading in [wide, usize::MAX, usize::MAX / 8, usize::MAX / 8 + 1, 1 << 61, 1 << 63] {
         for cpu in cpus() {
             for form in FORMS {
@@ -37,7 +37,7 @@ fn rejects_a_leading_dimension_whose_span_overflows() {
 
 #[test]
 fn rejects_the_product_of_review_b1() {
-    // The case that the defect was found with: a write 2⁶¹ elements behind C.
+    // The case of the original defect: a write 2⁶¹ elements past C.
     let spec = Gemm::nn(9, 32, 4).with_leading_dimensions(4, 32, (1 << 61) + 32);
     let (a, b) = (vec![1f32; 36], vec![1f32; 128]);
     for cpu in cpus() {
@@ -66,7 +66,7 @@ fn rejects_sizes_whose_span_overflows() {
 
 #[test]
 fn a_leading_dimension_of_a_single_row_is_never_used() {
-    // One stored row: there is no second one to reach, whatever the leading dimension says.
+    // A single stored row: the leading dimension is not used.
     for cpu in cpus() {
         for leading in [usize::MAX, (1 << 61) + 3, 40] {
             let (a, b) = (vec![1f32; 40], vec![2f32; 40]);

@@ -1,4 +1,4 @@
-//! Kernels over rows and over flat buffers: sizes whose product leaves `usize`, slices that are one element short or long.
+//! Kernels over rows and over flat buffers: sizes whose product overflows `usize`, slices one element short or long.
 
 use super::{cpus, refuses};
 use kernels::activation::{self, Activation};
@@ -9,7 +9,7 @@ use kernels::layernorm::{self, Spec};
 use kernels::optimizer::{self, AdamConfig, Segment, Step};
 use kernels::{cross_entropy, reduce, softmax};
 
-/// Two rows of so many elements have none in wrapping arithmetic; one more row has as many as one.
+/// 2 · HALF is 0 in wrapping arithmetic, 3 · HALF is HALF.
 const HALF: usize = 1 << 63;
 
 #[test]
@@ -33,7 +33,7 @@ fn layernorm_rejects_what_does_not_fit() {
         run("2 x 2⁶³", "layernorm", spec(2, HALF), [0, 0, 0, 0, 0, 0, 4]);
         run("2⁶³ x 2", "layernorm", spec(HALF, 2), [0, 0, 2, 2, 0, 0, 0]);
         run("(2⁶³ + 1) x 2", "layernorm", spec(HALF + 1, 2), [2, 2, 2, 2, 2, 2, 2]);
-        // One column fits; the statistics, two a row, do not.
+        // x [2⁶³, 0] fits; the statistics, two elements a row, do not.
         run("2⁶³ x 0", "stats are not", spec(HALF, 0), [0; 7]);
 
         let run = |case: &str, says: &str, spec: Spec, [s, stats, gain, dy, ds, dgain, dbias, room]: [usize; 8]| {

@@ -1,7 +1,7 @@
-//! An allocator that, while it is told to, gives every block pages of its own between pages without access.
+//! Allocator that, when enabled, places every block on its own pages between pages without access.
 //!
-//! Freed blocks are filled with NaN and used again for blocks of as many pages: to change their access each time took four
-//! fifths of the test's time. AddressSanitizer finds what is used after it was freed (`.ci/asan.sh`).
+//! Freed blocks are filled with NaN and reused for blocks of as many pages: changing their access each time took four fifths
+//! of the test's time. AddressSanitizer finds uses after free (`.ci/asan.sh`).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,12 +12,12 @@ const PAGE: usize = 4096;
 /// Bytes of address space for guarded blocks; memory is taken page by page.
 const ARENA: usize = 1 << 42;
 
-/// Where a block is within its pages.
+/// Position of a block within its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// Its last byte is the last of a page (up to its alignment).
+    /// The block ends at the end of a page (up to its alignment).
     End,
-    /// Its first byte is the first of a page.
+    /// The block starts at the start of a page.
     Start,
 }
 
@@ -25,36 +25,36 @@ impl Placement {
     pub(crate) const BOTH: [Self; 2] = [Self::End, Self::Start];
 }
 
-/// What runs with guarded blocks: 0, or the address of a leaked [`Work`].
+/// Work with guarded blocks: 0, or the address of a leaked [`Work`].
 static IN_EVERY_THREAD: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
-    /// The same for one thread, which comes first.
+    /// The same for one thread; overrides [`IN_EVERY_THREAD`].
     static IN_THIS_THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
 struct Work {
     placement: Placement,
-    /// The message of a fault.
+    /// Message printed on a fault.
     message: String,
 }
 
-/// What the calling thread runs with guarded blocks.
+/// Work of the calling thread with guarded blocks, if any.
 fn running() -> Option<&'static Work> {
-    // A thread that ends has no cells any more.
+    // A thread that is ending has no thread-local cells.
     let own = IN_THIS_THREAD.try_with(Cell::get).unwrap_or(0);
     let work = if own != 0 { own } else { IN_EVERY_THREAD.load(Ordering::SeqCst) };
     // SAFETY: 0, or the address of a `Work` that is never freed.
     unsafe { (work as *const Work).as_ref() }
 }
 
-/// First address of the arena; 0 before there is one.
+/// First address of the arena; 0 before it is reserved.
 static ARENA_START: AtomicUsize = AtomicUsize::new(0);
-/// Pages of the arena that were given out.
+/// Allocated pages of the arena.
 static USED: AtomicUsize = AtomicUsize::new(1);
-/// Freed blocks of 1, 2, .. pages: the address of the first, which holds that of the next; 0 is none.
+/// Free lists of blocks of 1, 2, .. pages: address of the first block, which holds that of the next; 0 is none.
 static FREED: Mutex<[usize; 256]> = Mutex::new([0; 256]);
-/// Runs `work` with every block that it allocates in the calling thread beside pages without access. A fault ends the process
-/// with SIGSEGV, after a line with `case`.
+/// Runs `work` with guard pages around every block that the calling thread allocates. A fault prints `case` and ends the
+/// process with SIGSEGV.
 pub(crate) fn guarded<R>(case: &str, placement: Placement, work: impl FnOnce() -> R) -> R {
     struct Off;
     impl Drop for Off {
@@ -68,7 +68,7 @@ pub(crate) fn guarded<R>(case: &str, placement: Placement, work: impl FnOnce() -
     work()
 }
 
-/// As [`guarded`], with the blocks of every thread that does not run its own case. One caller at a time.
+/// [`guarded`] for the blocks of every thread that does not run its own case. One caller at a time.
 pub(crate) fn guarded_in_every_thread<R>(case: &str, placement: Placement, work: impl FnOnce() -> R) -> R {
     struct Off;
     impl Drop for Off {
@@ -83,7 +83,7 @@ pub(crate) fn guarded_in_every_thread<R>(case: &str, placement: Placement, work:
     work()
 }
 
-/// The address of a case's [`Work`]; before the first, what it relies on is made.
+/// Address of a case's [`Work`]. The first call reserves the arena and installs the signal handler.
 fn leaked(case: &str, placement: Placement) -> usize {
     static READY: Once = Once::new();
     READY.call_once(|| {
@@ -103,26 +103,26 @@ fn reserve() {
     ARENA_START.store(start as usize, Ordering::SeqCst);
 }
 
-/// On SIGSEGV: the case to stderr, then what would have happened without a handler.
+/// Installs a SIGSEGV handler that prints the case to stderr and restores the default action.
 fn report_faults() {
     extern "C" fn report(_: libc::c_int) {
         let message = running().map_or("", |work| &work.message);
-        // SAFETY: `write` and `signal` may be called in a handler.
+        // SAFETY: `write` and `signal` are async-signal-safe.
         unsafe {
             libc::write(2, message.as_ptr().cast(), message.len());
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
         }
     }
-    // SAFETY: the handler does what handlers may do.
+    // SAFETY: the handler calls only async-signal-safe functions.
     unsafe { libc::signal(libc::SIGSEGV, report as extern "C" fn(libc::c_int) as libc::sighandler_t) };
 }
 
-/// [`FREED`]. Nothing panics while it is locked.
+/// Locks [`FREED`]. Nothing panics while it is locked.
 fn freed() -> MutexGuard<'static, [usize; 256]> {
     FREED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Pages with access, as many as `bytes`, between pages without; 0 if there are none.
+/// Allocates `bytes` (whole pages) with access, between pages without; 0 if the arena is exhausted.
 fn take(bytes: usize) -> usize {
     let pages = bytes / PAGE;
     if let Some(head) = freed().get_mut(pages - 1).filter(|head| **head != 0) {
@@ -131,18 +131,18 @@ fn take(bytes: usize) -> usize {
         *head = unsafe { *(start as *const usize) };
         return start;
     }
-    // A page without access is left behind each block; the first page of the arena is one, too.
+    // A page without access follows each block; the first page of the arena has none either.
     let first = USED.fetch_add(pages + 1, Ordering::Relaxed);
     if (first + 1) * PAGE + bytes > ARENA {
         return 0;
     }
     let start = ARENA_START.load(Ordering::Relaxed) + first * PAGE;
-    // SAFETY: these pages are of the arena, and nobody else was given them.
+    // SAFETY: these pages belong to the arena and are allocated once.
     let refused = unsafe { libc::mprotect(start as *mut _, bytes, libc::PROT_READ | libc::PROT_WRITE) } != 0;
     if refused { 0 } else { start }
 }
 
-/// Whether an address is in the arena.
+/// True if an address is in the arena.
 fn is_guarded(p: *mut u8) -> bool {
     let start = ARENA_START.load(Ordering::Relaxed);
     start != 0 && (start..start + ARENA).contains(&(p as usize))
@@ -150,8 +150,8 @@ fn is_guarded(p: *mut u8) -> bool {
 
 pub(crate) struct GuardPages;
 
-// SAFETY: blocks of the arena are pages of their own, as many as the layout needs, at an address with its alignment; all
-// others are the system's. The lock neither allocates nor panics.
+// SAFETY: a block of the arena has its own pages, as many as the layout needs, at an address with its alignment; all other
+// blocks are the system's. The lock neither allocates nor panics.
 unsafe impl GlobalAlloc for GuardPages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(work) = running().filter(|_| layout.align() <= PAGE) else {
@@ -169,12 +169,12 @@ unsafe impl GlobalAlloc for GuardPages {
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         if !is_guarded(p) {
-            // SAFETY: the caller's promise: it came from `System`.
+            // SAFETY: the caller's promise: the block came from `System`.
             return unsafe { System.dealloc(p, layout) };
         }
         let start = p as usize / PAGE * PAGE;
         let bytes = (p as usize + layout.size()).next_multiple_of(PAGE) - start;
-        // SAFETY: the block's own pages, which nobody uses any more.
+        // SAFETY: the block's own pages, which are no longer in use.
         unsafe {
             match freed().get_mut(bytes / PAGE - 1) {
                 Some(head) => {

@@ -1,5 +1,5 @@
-//! Sizes around every border of vectors, register tiles and blocks, for kernels that the table of operations runs at a few
-//! sizes alone. Whether results are right is tested elsewhere; here every slice is as short as the kernel allows.
+//! Sizes around every border of vectors, register tiles and blocks, for kernels that the table of operations runs at few
+//! sizes. Every slice has the minimum length that the kernel accepts; results are checked elsewhere.
 
 use super::allocator::{Placement, guarded};
 use half::bf16;
@@ -42,7 +42,7 @@ fn products<A: Element, B: Element, C: Element>(cpu: &Cpu) {
             for n in COLUMNS {
                 for k in DEPTHS {
                     let tight = form(m, n, k);
-                    // Loose rows leave gaps that belong to the slice; the last row ends with its last element.
+                    // Gaps between rows belong to the slice; the last row ends with its last element.
                     let loose = tight.with_leading_dimensions(tight.lda + 3, tight.ldb + 1, tight.ldc + 5);
                     let spec = if (m + n + k) % 2 == 0 { tight } else { loose };
                     let [a, b, c] = spec.spans();
@@ -75,7 +75,7 @@ fn products_of_mixed_storage() {
 #[test]
 fn products_with_blocks_of_k_epilogues_and_batches() {
     on_every_cpu("gemm", |cpu| {
-        // Around a chain, the deepest block, and several blocks.
+        // k around the length of a chain, the largest kc, and several blocks.
         for (m, n, k) in [(15, 33, 384), (15, 33, 385), (7, 17, 769), (14, 32, 1024), (5, 9, 1025), (3, 35, 2049)] {
             for form in FORMS {
                 let spec = form(m, n, k);
@@ -161,7 +161,7 @@ fn attention_of_both_storage_types() {
     on_every_cpu("attention bf16", attentions::<bf16>);
 }
 
-/// Every width of a row up to four vectors and a bit, and some beyond.
+/// Every row width up to slightly more than four vectors, and some larger ones.
 fn widths() -> impl Iterator<Item = usize> {
     (0..=70).chain([127, 128, 129, 257])
 }

@@ -1,18 +1,18 @@
-//! Mutants of a PTX text: every way in which its synchronization can be wrong by one edit.
+//! Mutants of a PTX text: every single edit of its synchronization.
 //!
-//! | what | how it is found | edits |
+//! | kind | instructions | edits |
 //! |---|---|---|
-//! | barrier | `bar`, `barrier`, `mbarrier` but for waits | delete, duplicate, move up and down by one instruction |
+//! | barrier | `bar`, `barrier`, `mbarrier` except waits | delete, duplicate, move up and down by one instruction |
 //! | wait | `…wait_group`, `…wait_all`, the loop around `mbarrier.try_wait` | the same |
 //! | commit | `…commit_group` | the same |
 //! | fence | `fence`, `membar`, `wgmma.fence` | the same |
 //! | expect_tx | `mbarrier.….expect_tx` | the same |
 //! | guard | `@p` and `@!p` | drop, negate |
-//! | swizzle | `xor` whose result becomes part of an address | replace by its first or second operand |
-//! | update | assignment to an integer that the text assigns more than once: stages, phases, counters, pointers | delete, duplicate, move up and down |
+//! | swizzle | `xor` whose result is part of an address | replace by its first or second operand |
+//! | update | assignment to an integer that is assigned more than once: stages, phases, counters, pointers | delete, duplicate, move up and down |
 //!
-//! Everything is a function of the text. Some mutants are right by construction: [`Mutant::equivalent`] says by which of
-//! the [`rules`](crate::rules).
+//! Mutants are a function of the text. Some are equivalent by construction: [`Mutant::equivalent`] names the
+//! [rule](crate::rules).
 
 use crate::{
     rules::{Moved, OVERWRITTEN, Rules},
@@ -21,7 +21,7 @@ use crate::{
 
 use std::ops::Range;
 
-/// How.
+/// Edit of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Change {
     Delete,
@@ -34,18 +34,18 @@ pub(crate) enum Change {
     Second,
 }
 
-/// One edit of a text.
+/// A text with one edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mutant {
     pub(crate) kind: Kind,
     pub(crate) change: Change,
-    /// Line of the text, from 1, of what is mutated.
+    /// Line of the mutated unit in the text, from 1.
     pub(crate) line: usize,
-    /// What stands there, and for a move what it changes places with.
+    /// Text of the mutated unit, with its neighbors for edits that depend on them.
     pub(crate) what: String,
-    /// The rule by which the mutant does what the text does.
+    /// Rule by which the mutant is equivalent.
     pub(crate) equivalent: Option<&'static str>,
-    /// Lines from the first to before the second, from 0, become these.
+    /// Replaced lines, from 0: start, end (exclusive), and the new lines.
     edit: (usize, usize, Vec<String>),
 }
 
@@ -59,23 +59,23 @@ impl Mutant {
         all.join("\n") + "\n"
     }
 
-    /// What is mutated and what it changes places with, as lines from 0.
+    /// Lines, from 0, of the mutated unit and of the one that it is swapped with.
     pub(crate) fn lines(&self) -> Range<usize> {
         self.edit.0.min(self.line - 1)..self.edit.1.max(self.line)
     }
 
-    /// The same for mutants of different kernels that are alike: what, how, and the instructions without registers.
+    /// [`Mutant::exact`] without numbers: equal for similar mutants of different kernels.
     pub(crate) fn shape(&self) -> String {
         without_numbers(&self.exact())
     }
 
-    /// What, how and where.
+    /// Kind, change and text.
     pub(crate) fn exact(&self) -> String {
         format!("{:?} {:?}: {}", self.kind, self.change, self.what)
     }
 }
 
-/// A text with `#` for numbers.
+/// `text` with `#` in place of each number.
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -116,7 +116,7 @@ pub(crate) fn mutants(lines: &[&str]) -> Vec<Mutant> {
     all
 }
 
-/// What edits of a text need to know of it.
+/// Facts of a text that edits use.
 struct Context<'a> {
     lines: &'a [&'a str],
     units: &'a [Unit<'a>],
@@ -134,7 +134,7 @@ impl Context<'_> {
         self.lines[line].trim().to_string()
     }
 
-    /// Delete, duplicate, move up, move down.
+    /// Adds the mutants that delete, duplicate, move up and move down a unit.
     fn edits(&self, number: usize, kind: Kind, all: &mut Vec<Mutant>) {
         let unit = &self.units[number];
         let what = self.what(unit);
@@ -157,20 +157,20 @@ impl Context<'_> {
         }
     }
 
-    /// Two neighbors in the other order, with the comments between them in front.
+    /// Edit that swaps two adjacent units; comments between them come first.
     fn swapped(&self, first: &Unit<'_>, second: &Unit<'_>) -> (usize, usize, Vec<String>) {
         let between = self.lines[first.to..second.from].iter().map(|line| (*line).to_string());
         let new = between.chain(self.owned(second)).chain(self.owned(first)).collect();
         (first.from, second.to, new)
     }
 
-    /// The unit once more behind itself. An update that comes out of the instructions before it is computed again.
+    /// Edit that duplicates a unit. An update is duplicated together with the instructions that compute its new value.
     fn twice(&self, number: usize, kind: Kind) -> ((usize, usize, Vec<String>), Option<&'static str>) {
         let unit = &self.units[number];
         let mut copy = self.owned(unit);
         let first = &unit.instructions[0];
         if unit.instructions.len() > 1 {
-            // A loop needs a label of its own.
+            // The copied loop has a new label.
             let label = self.lines[unit.from].trim().trim_end_matches(':').to_string();
             copy.iter_mut().for_each(|line| *line = line.replace(&label, &format!("{label}_again")));
         }
@@ -189,7 +189,7 @@ impl Context<'_> {
         ((unit.to, unit.to, copy), self.rules.twice(unit, kind))
     }
 
-    /// The first of the few instructions in front of an assignment that make its new value out of the old one.
+    /// First of up to four units in front of an assignment that compute its new value from the old one.
     fn computation(&self, number: usize) -> Option<usize> {
         let target = self.units[number].instructions[0].operands[0];
         let first = number.saturating_sub(4);
@@ -313,7 +313,7 @@ $L0:
         assert_eq!(down.equivalent, Some(APART));
     }
 
-    /// The rule of each mutant of three lines that has the one of this kind and change.
+    /// Rule of the mutant of this kind and change of a text of three lines.
     fn rule(lines: [&str; 3], kind: Kind, change: Change) -> Option<&'static str> {
         let text = [&["{"][..], &lines, &["    ret;", "}"]].concat();
         let mut found = mutants(&text);
@@ -327,14 +327,14 @@ $L0:
         let store = "    st.shared.u32 [%u0], %u1;";
         assert_eq!(rule([store, commit, store], Kind::Commit, Change::Duplicate), Some(EMPTY));
         assert_eq!(rule([store, commit, "$L0:"], Kind::Commit, Change::Down), Some(MORE));
-        assert_eq!(rule(["$L0:", commit, store], Kind::Commit, Change::Up), None, "who jumps there ends no group");
+        assert_eq!(rule(["$L0:", commit, store], Kind::Commit, Change::Up), None, "branches skip the commit");
         assert_eq!(rule([store, wait, "$L0:"], Kind::Wait, Change::Down), Some(MORE));
         let aligned = "    wgmma.wait_group.sync.aligned 0;";
-        assert_eq!(rule([store, aligned, "$L0:"], Kind::Wait, Change::Down), None, "a warp is together here");
+        assert_eq!(rule([store, aligned, "$L0:"], Kind::Wait, Change::Down), None, "it is `.aligned`");
         let arrive = "    mbarrier.arrive.shared::cta.b64 %rd0, [%u2];";
         assert_eq!(rule([arrive, wait, store], Kind::Wait, Change::Up), Some(LATER));
         assert_eq!(rule([arrive, wait, store], Kind::Barrier, Change::Down), Some(LATER));
-        assert_eq!(rule([wait, arrive, store], Kind::Barrier, Change::Up), None, "others would learn too early");
+        assert_eq!(rule([wait, arrive, store], Kind::Barrier, Change::Up), None, "the arrival would precede the wait");
         assert_eq!(rule([wait, "    bar.sync 0;", store], Kind::Wait, Change::Down), None);
     }
 
@@ -385,7 +385,7 @@ $L0:
             .filter(|mutant| mutant.kind == Kind::Guard)
             .map(|mutant| mutant.text(&lines))
             .collect();
-        assert_eq!(guards.len(), 2, "that of the loop is part of the wait");
+        assert_eq!(guards.len(), 2, "the guard of the loop belongs to the wait");
         assert!(has(&guards[0], &["st.shared.f32 [%u2], %f0"]) && has(&guards[1], &["@%p0 st.shared.f32 [%u2], %f0"]));
         let (_, text) = of(Kind::Swizzle, Change::First);
         assert!(has(&text, &["mov.b32 %u1, %u0"]), "{text}");

@@ -1,23 +1,23 @@
-//! Mutation test of the PTX kernels: every barrier, wait, commit, fence, `expect_tx`, guard, swizzle and stage of every
-//! program is broken in every way that `generate` knows, and the simulator or the check must notice.
+//! Mutation test of the PTX kernels: `generate` mutates every barrier, wait, commit, fence, `expect_tx`, guard, swizzle and
+//! stage update of every program, and the simulator or the check must catch each mutant.
 //!
-//! A seeded sample runs with the other tests. All of them, on all cores, with progress, stoppable and resumable:
+//! A seeded sample runs with the other tests. The full run uses all cores, prints progress and can be resumed:
 //!
 //! ```text
 //! ALBERT_MUTANTS_FILE=target/mutants.txt cargo test --release -p kernels --test mutants -- --ignored --nocapture every_mutant
 //! ```
 //!
-//! `ALBERT_MUTANTS_SECONDS` ends it earlier, `ALBERT_MUTANTS_ONLY` takes programs whose name holds it. The full cross
-//! product of cases, schedules and completions:
+//! `ALBERT_MUTANTS_SECONDS` limits its time, `ALBERT_MUTANTS_ONLY` restricts it to programs whose name contains the value.
+//! The full cross product of cases, schedules and completions:
 //!
 //! ```text
 //! ALBERT_CASES_FILE=target/cases.txt cargo test --release -p kernels --test mutants -- --ignored --nocapture every_case
 //! ```
 //!
-//! It goes on where its file ends; `ALBERT_CASES_ONLY` takes operations whose name holds it.
+//! It skips the cases in its file; `ALBERT_CASES_ONLY` restricts it to operations whose name contains the value.
 //!
-//! Mutants that live stand in `survivors.txt`, each with a proof that the text does the same without what was broken, or
-//! with the reason why no case minds. A proof that some case refutes fails the test.
+//! `survivors.txt` lists surviving mutants, each with a proof that it is equivalent or with the reason why no case catches
+//! it. The test fails if a case catches a mutant with a proof.
 
 mod generate;
 mod rules;
@@ -50,21 +50,21 @@ use std::{
 use survivors::Reason;
 use trial::{Subject, Verdict, subjects};
 
-/// At least this share of the mutants that are not right by construction must be caught.
+/// Minimum share of caught mutants among those that are not equivalent.
 const CAUGHT: f64 = 0.95;
 
-/// What is known of the mutants that were tried.
+/// Verdicts of the mutants so far.
 struct Tally {
     reasons: Vec<Reason>,
-    /// Of each operation and kind: equivalent by a rule, equivalent by a proof, caught, survived.
+    /// By operation and kind: equivalent by a rule, equivalent by a proof, caught, survived.
     counts: BTreeMap<(String, String), [usize; 4]>,
-    /// Of each way of catching.
+    /// By finding.
     ways: BTreeMap<String, usize>,
-    /// Reasons that were needed, by their places.
+    /// Indices of the reasons that applied to a survivor.
     needed: BTreeSet<usize>,
-    /// Mutants that live without a proof by their shapes, explained or not: how many, and an example.
+    /// Survivors without a proof, by (explained, shape): number and an example.
     survivors: BTreeMap<(bool, String), (usize, String)>,
-    /// Mutants that were caught although they are said to be equivalent.
+    /// Caught mutants with a proof.
     refuted: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Tally {
         }
     }
 
-    /// Whether a reason of the file proves that a mutant is right.
+    /// True if a reason of the file proves that a mutant is equivalent.
     fn proves(&self, subject: &Subject, mutant: &Mutant) -> bool {
         let about = |reason: &&Reason| reason.is_about(subject.program.name.as_str(), mutant);
         self.reasons.iter().find(about).is_some_and(|reason| reason.proves)
@@ -115,7 +115,7 @@ impl Tally {
         }
     }
 
-    /// Prints the table and those that live without a proof; gives the share that was caught.
+    /// Prints the table and the survivors without a proof; returns the share of caught mutants.
     fn report(&self) -> f64 {
         let mut sums = [0; 4];
         println!("{:<16}{:<10}{:>9}{:>8}{:>8}{:>10}", "operation", "what", "by rule", "proved", "caught", "survived");
@@ -126,7 +126,7 @@ impl Tally {
         }
         println!("{:<26}{:>9}{:>8}{:>8}{:>10}", "all", sums[0], sums[1], sums[2], sums[3]);
         println!("caught by: {:?}", self.ways);
-        println!("{} of {} reasons of survivors.txt were needed", self.needed.len(), self.reasons.len());
+        println!("{} of {} reasons of survivors.txt applied", self.needed.len(), self.reasons.len());
         for ((explained, shape), (count, example)) in &self.survivors {
             let shape: String = shape.chars().take(200).collect();
             let example: String = example.chars().take(200).collect();
@@ -137,21 +137,21 @@ impl Tally {
 
     fn hold(&self) {
         let share = self.report();
-        println!("{:.2} % of those that are not equivalent are caught", 100.0 * share);
+        println!("{:.2} % of the mutants that are not equivalent are caught", 100.0 * share);
         let refuted = &self.refuted[..self.refuted.len().min(20)];
         assert!(refuted.is_empty(), "{} proofs are refuted:\n{}", self.refuted.len(), refuted.join("\n"));
         let unexplained = self.survivors.keys().filter(|(explained, _)| !explained).count();
-        assert!(unexplained == 0, "{unexplained} kinds of mutants live that survivors.txt does not explain");
-        assert!(share >= CAUGHT, "{:.2} % are caught", 100.0 * share);
+        assert!(unexplained == 0, "{unexplained} shapes of mutants survive; add cases, or reasons to survivors.txt");
+        assert!(share >= CAUGHT, "{:.2} % of the mutants are caught; expected {:.0} %", 100.0 * share, 100.0 * CAUGHT);
     }
 }
 
-/// A number that depends on everything in `text`.
+/// FNV-1a hash of `text`.
 fn hash(seed: u64, text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Programs and mutants of each in the sample: about a minute on two cores.
+/// Sample size: programs, and mutants of each. About a minute on two cores.
 const PROGRAMS: usize = 44;
 const MUTANTS: usize = 12;
 
@@ -160,7 +160,7 @@ fn a_sample_of_the_mutants_is_caught() {
     let seed = env::var("ALBERT_MUTANTS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let mut subjects = subjects("");
     subjects.sort_by_cached_key(|subject| hash(seed, subject.program.name.as_str()));
-    // Every operation has its turn.
+    // Round robin over operations and architectures.
     let mut turns: BTreeMap<(&str, Sm), usize> = BTreeMap::new();
     subjects.sort_by_cached_key(|subject| {
         let turn = turns.entry((subject.operation.name, subject.sm)).or_default();
@@ -235,10 +235,10 @@ fn every_mutant_is_caught_or_explained() {
     });
     println!("{} s", started.elapsed().as_secs());
     tally.into_inner().expect("no trial panics").hold();
-    assert!(started.elapsed() <= limit, "stopped before all was tried; run it again with the same file to go on");
+    assert!(started.elapsed() <= limit, "time limit reached; run again with the same ALBERT_MUTANTS_FILE to resume");
 }
 
-/// Runs a case under every schedule and completion: how many runs passed, and what failed.
+/// Runs a case under every schedule and completion; returns the number of passed runs, and the failures.
 fn run_everyhow(operation: &Operation, sm: Sm, case: &Case) -> (usize, Vec<String>) {
     let (mut passed, mut failures) = (0, Vec::new());
     for (schedule, completion) in Schedule::FIVE.into_iter().flat_map(|s| Completion::ALL.map(|c| (s, c))) {

@@ -1,22 +1,22 @@
-//! Mutants that are right by construction: by which rule. Each rule is an argument about any text, not about a kernel:
+//! Rules by which mutants are equivalent by construction. Each rule holds for any text, not only for one kernel:
 //!
-//! * `REPEATED`: who has waited, fenced or met the others does it once more, and nothing happened in between. (A barrier
-//!   at which some only arrive, or one that counts arrivals, is no such thing.)
-//! * `EMPTY`: a group is ended twice. The second one is empty, and counts: a wait that leaves the last N groups leaves no
-//!   more copies or products than before.
-//! * `MORE`: a fence, a wait or the end of a group goes below a label: who falls through does the same as before, who
-//!   jumps there fences, waits or ends a group once more. Each orders more and undoes nothing, and a wait for groups ends
-//!   by itself. (Not so what a whole warp has to do together.)
-//! * `LATER`: a wait for groups changes places with an arrival or a barrier behind which it stood. Others learn later, and
-//!   of more; what is waited for ends by itself, so nobody waits in a circle.
-//! * `DISJOINT`: two mbarriers at different distances from one register are initialized in the other order.
-//! * `APART`: two neighbors change places that share no register, of which one touches nothing but registers,
-//!   parameters and memory that is constant during a launch. (Registers of `wgmma` count as shared with its fences and waits.)
-//! * `OVERWRITTEN`: an assignment that does not read its destination, or that chooses between it and something else, is
-//!   done twice, under the same guard if it has one.
-//! * `ZERO`: an exchange by a register that is never anything but 0 gives the other operand.
-//! * `UNUSED`: what an instruction without its guard computes in registers where the guard does not hold is read by nobody
-//!   but instructions with the same guard.
+//! * `REPEATED`: a wait, a fence or a barrier is repeated with nothing in between. (Not a barrier with arrivals that do not
+//!   wait, or one that counts arrivals.)
+//! * `EMPTY`: a group is committed twice. The second group is empty but counts: a wait for all but the last N groups
+//!   leaves no more copies or `wgmma` pending than before.
+//! * `MORE`: a fence, a wait or a commit moves below a label: on the fall-through path nothing changes, on branches to the
+//!   label there is one more. It only adds order, and a wait for groups always ends. (Not `.aligned` instructions, which
+//!   all threads of a warp must execute.)
+//! * `LATER`: a wait for groups moves in front of an arrival or a barrier that preceded it. Other threads are released
+//!   later, with more completed; the groups complete by themselves, so there is no cycle of waits.
+//! * `DISJOINT`: two mbarriers at different offsets from one register are initialized in the other order.
+//! * `APART`: two adjacent instructions are swapped that share no register, one of which accesses only registers,
+//!   parameters and memory that is constant during a launch. (Registers of `wgmma` count as shared with its fences and
+//!   waits.)
+//! * `OVERWRITTEN`: an assignment that does not read its destination, or that selects between it and another value, is
+//!   executed twice, under the same guard if it has one.
+//! * `ZERO`: an `xor` with a register that is always 0 is replaced by the other operand.
+//! * `UNUSED`: without its guard an instruction writes registers that only instructions with the same guard read.
 
 use crate::text::{Instruction, Kind, Unit, kind_of, registers};
 use std::collections::BTreeSet;
@@ -31,12 +31,12 @@ pub(crate) const OVERWRITTEN: &str = "OVERWRITTEN";
 pub(crate) const ZERO: &str = "ZERO";
 pub(crate) const UNUSED: &str = "UNUSED";
 
-/// What the rules need to know of a text.
+/// Facts of a text that the rules use.
 pub(crate) struct Rules<'a> {
     units: &'a [Unit<'a>],
     /// Registers of `wgmma`.
     wgmma: BTreeSet<&'a str>,
-    /// Whether some barrier counts arrivals of threads that do not wait.
+    /// True if a barrier counts arrivals of threads that do not wait.
     arrives: bool,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Rules<'a> {
         Self { units, wgmma, arrives }
     }
 
-    /// Why what is no update may stand there twice.
+    /// Rule by which a unit that is not an update may be duplicated.
     pub(crate) fn twice(&self, unit: &Unit<'_>, kind: Kind) -> Option<&'static str> {
         let [first] = &unit.instructions[..] else { return None };
         let plain = first.guard.is_none();
@@ -63,7 +63,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Why a unit may change places with the one behind it. One of the two, of this kind, is what is moved.
+    /// Rule by which two adjacent units may be swapped; `moved`, of this kind, is the mutated one.
     pub(crate) fn swapped(&self, [first, second]: [&Unit<'_>; 2], moved: Moved, kind: Kind) -> Option<&'static str> {
         if let (true, [more]) = (second.label, &first.instructions[..]) {
             let fence = kind_of(more.opcode) == Some(Kind::Fence);
@@ -102,7 +102,7 @@ impl<'a> Rules<'a> {
         (apart && local).then_some(APART)
     }
 
-    /// Why an exchange may be its one operand, where the other is `operand`.
+    /// Rule by which an `xor` may be replaced by one operand, if the other is `operand`.
     pub(crate) fn zero(&self, operand: &str) -> Option<&'static str> {
         let all = self.units.iter().flat_map(|unit| &unit.instructions);
         let mut writers = all.filter(|i| i.written().contains(operand));
@@ -111,7 +111,7 @@ impl<'a> Rules<'a> {
         (only.is_some() && writers.next().is_none()).then_some(ZERO)
     }
 
-    /// Why an instruction does not need its guard: nobody without it reads what it computes in registers.
+    /// Rule by which the guard of an instruction may be dropped: only instructions with the same guard read its results.
     pub(crate) fn unused(&self, unit: &Unit<'_>, guard: &str) -> Option<&'static str> {
         let first = &unit.instructions[0];
         let written = first.written();
@@ -133,7 +133,7 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// Which of two neighbors is moved.
+/// Mutated one of two adjacent units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
     First,
@@ -144,7 +144,7 @@ fn waits_for_groups(instruction: &Instruction<'_>) -> bool {
     ["wait_group", "wait_all"].iter().any(|wait| instruction.opcode.contains(wait))
 }
 
-/// The register and the distance from it of an mbarrier that is initialized.
+/// Base register and offset of the mbarrier that an instruction initializes.
 fn initialized<'a>(instruction: &Instruction<'a>) -> Option<(&'a str, u64)> {
     let at = instruction.operands.first().filter(|_| instruction.opcode.starts_with("mbarrier.init"))?;
     let at = at.strip_prefix('[')?.strip_suffix(']')?;

@@ -1,4 +1,4 @@
-//! `survivors.txt`: mutants that live, each with a reason. It is read when the test runs.
+//! `survivors.txt`: surviving mutants, each with a reason; read at run time.
 
 use crate::generate::Mutant;
 use std::{fs, path::Path};
@@ -8,14 +8,14 @@ use std::{fs, path::Path};
 pub(crate) struct Reason {
     program: String,
     mutant: String,
-    /// Whether the reason is a proof that the mutant does what the text does.
+    /// True if the reason is a proof that the mutant is equivalent.
     pub(crate) proves: bool,
 }
 
 impl Reason {
     fn read(line: &str) -> Self {
         let parts: Vec<&str> = line.splitn(3, " :: ").map(str::trim).collect();
-        let [program, mutant, reason] = parts[..] else { panic!("survivors.txt: `{line}` is not in three parts") };
+        let [program, mutant, reason] = parts[..] else { panic!("survivors.txt: `{line}`: expected three fields") };
         let proves = reason.starts_with("equivalent:");
         Self { program: program.to_string(), mutant: mutant.to_string(), proves }
     }
@@ -39,7 +39,7 @@ pub(crate) fn reasons() -> Vec<Reason> {
     lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(Reason::read).collect()
 }
 
-/// Whether `text` is what `pattern` says, `*` being anything and `#` a number.
+/// True if `text` matches `pattern`, in which `*` matches any text and `#` a number.
 fn fits(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| behind(first, text)) else { return false };
@@ -52,12 +52,12 @@ fn fits(pattern: &str, text: &str) -> bool {
     places(rest).any(|rest| behind(last, rest) == Some(""))
 }
 
-/// `text` from each of its places on, to the empty rest.
+/// Suffixes of `text`, the empty one last.
 fn places(text: &str) -> impl Iterator<Item = &str> {
     text.char_indices().map(|(at, _)| &text[at..]).chain([""])
 }
 
-/// What follows in `text` behind `part`, with which it begins.
+/// Rest of `text` after its prefix `part`; `None` if it has another prefix.
 fn behind<'a>(part: &str, mut text: &'a str) -> Option<&'a str> {
     for (i, literal) in part.split('#').enumerate() {
         if i > 0 {
@@ -86,12 +86,12 @@ mod tests {
             ("*", ""),
             ("a*b", "abab"),
         ] {
-            assert!(fits(pattern, text), "{pattern} is {text}");
+            assert!(fits(pattern, text), "{pattern} must match {text}");
         }
         for (pattern, text) in
             [("gemm", "gemm.nt"), ("wait_group 0;", "wait_group 1;"), ("%u#;", "%u;"), ("a*b", "ba"), ("a#b", "a1")]
         {
-            assert!(!fits(pattern, text), "{pattern} is not {text}");
+            assert!(!fits(pattern, text), "{pattern} must not match {text}");
         }
     }
 

@@ -1,8 +1,8 @@
-//! A PTX text as mutants see it: instructions, what they read and write, and which of them are edited as one.
+//! Parser of a PTX text for mutation: instructions, the registers that they read and write, and units of edits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is mutated.
+/// Kind of a mutated unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     Barrier,
@@ -23,7 +23,7 @@ pub(crate) struct Instruction<'a> {
     pub(crate) operands: Vec<&'a str>,
 }
 
-/// Operands at commas that stand in no bracket.
+/// Splits operands at commas outside of brackets.
 pub(crate) fn split(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut all) = (0, 0, Vec::new());
     for (i, c) in text.char_indices() {
@@ -59,7 +59,7 @@ impl<'a> Instruction<'a> {
         Some(Self { guard, opcode, operands: split(operands) })
     }
 
-    /// Whether nobody but this thread's registers is touched, and memory only where nobody writes.
+    /// True if the instruction writes only this thread's registers, and reads only memory that is constant during a launch.
     pub(crate) fn is_local(&self) -> bool {
         const LOCAL: [&str; 34] = [
             "mov", "add", "sub", "mul", "mad", "fma", "and", "or", "xor", "not", "shl", "shr", "shf", "setp", "selp",
@@ -75,7 +75,7 @@ impl<'a> Instruction<'a> {
         ["bra", "brx", "ret", "exit", "trap"].contains(&self.opcode.split('.').next().unwrap_or(""))
     }
 
-    /// Registers that are written, as far as is known of `opcode`.
+    /// Registers that are written; for an unknown opcode, those of the first operand.
     pub(crate) fn written(&self) -> BTreeSet<&'a str> {
         let none = ["st.", "red.", "bar.", "barrier.", "cp.", "fence", "membar", "bra", "wgmma.fence", "mbarrier.init"];
         if none.iter().any(|head| self.opcode.starts_with(head)) {
@@ -89,21 +89,21 @@ impl<'a> Instruction<'a> {
         let skip = usize::from(!self.written().is_empty());
         let mut all: BTreeSet<&str> = self.operands.iter().skip(skip).flat_map(|operand| registers(operand)).collect();
         all.extend(self.guard.map(|guard| guard.trim_start_matches('!')));
-        // What a guard may leave as it was is read too.
+        // A guarded instruction may keep the old value of its destination, so it reads it.
         if self.guard.is_some() {
             all.extend(self.written());
         }
         all
     }
 
-    /// Whether an operand or the guard is `register`, be it that it is written too.
+    /// True if a source operand or the guard contains `register`.
     pub(crate) fn reads(&self, register: &str) -> bool {
         let sources = self.operands.iter().skip(usize::from(!self.written().is_empty()));
         sources.flat_map(|operand| registers(operand)).any(|name| name == register)
             || self.guard.is_some_and(|guard| guard.trim_start_matches('!') == register)
     }
 
-    /// Whether the two may change places as far as registers go.
+    /// True if one instruction writes a register that the other reads or writes.
     pub(crate) fn shares_registers(&self, other: &Instruction<'_>) -> bool {
         let meet = |a: &BTreeSet<&str>, b: &BTreeSet<&str>| a.intersection(b).next().is_some();
         let (w, r) = (self.written(), self.read_registers());
@@ -115,11 +115,11 @@ impl<'a> Instruction<'a> {
 /// Names of registers in an operand.
 pub(crate) fn registers(operand: &str) -> BTreeSet<&str> {
     let word = |c: char| !(c.is_ascii_alphanumeric() || "%_$".contains(c));
-    // `%tid.x` and its like are read-only.
+    // Special registers such as `%tid.x` are read-only and are left out.
     operand.split(word).filter(|name| name.starts_with('%') && name.ends_with(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// A stretch of lines that is edited as one: an instruction, or a loop that waits.
+/// Lines that are edited together: an instruction, a label, or a wait loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit<'a> {
     pub(crate) from: usize,
@@ -142,7 +142,7 @@ pub(crate) fn kind_of(opcode: &str) -> Option<Kind> {
     })
 }
 
-/// The body of the text in units: instructions, labels, and loops that wait as one.
+/// Units of the body: instructions, labels and wait loops.
 pub(crate) fn units<'a>(lines: &[&'a str]) -> Vec<Unit<'a>> {
     let begin = lines.iter().position(|line| line.trim() == "{").map_or(0, |at| at + 1);
     let mut all: Vec<Unit<'a>> = Vec::new();
@@ -160,7 +160,7 @@ pub(crate) fn units<'a>(lines: &[&'a str]) -> Vec<Unit<'a>> {
     all
 }
 
-/// Makes one unit of the last ones if they are a label, a wait for an mbarrier, and a branch back.
+/// Joins the last units into one if they are a label, a wait for an mbarrier, and a branch back.
 fn join_wait(lines: &[&str], all: &mut Vec<Unit<'_>>) {
     let Some(target) = all.last().and_then(|unit| unit.instructions[0].operands.first().copied()) else { return };
     let head =
@@ -175,7 +175,7 @@ fn join_wait(lines: &[&str], all: &mut Vec<Unit<'_>>) {
     all.push(Unit { from, to, instructions, label: false });
 }
 
-/// Registers that are part of an address, or make one up.
+/// Registers that occur in an address, or from which one is computed.
 pub(crate) fn address_registers<'a>(units: &[Unit<'a>]) -> BTreeSet<&'a str> {
     let instructions = || units.iter().flat_map(|unit| &unit.instructions);
     let mut all: BTreeSet<&str> = instructions()
@@ -196,7 +196,7 @@ pub(crate) fn address_registers<'a>(units: &[Unit<'a>]) -> BTreeSet<&'a str> {
     }
 }
 
-/// Integers that are assigned more than once, each with the lines of its assignments but for the first.
+/// Integers that are assigned more than once, with the line of each assignment except the first.
 pub(crate) fn variables<'a>(lines: &[&'a str], units: &[Unit<'a>]) -> BTreeSet<(&'a str, usize)> {
     let mut integers: BTreeMap<&str, bool> = BTreeMap::new();
     for line in lines {

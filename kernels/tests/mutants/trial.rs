@@ -1,4 +1,4 @@
-//! Runs a mutant on the cases that launch its program, until one of them catches it.
+//! Trial of a mutant: runs the cases that launch its program until one catches it.
 
 use crate::generate::{Mutant, mutants};
 use kernels::{
@@ -17,12 +17,12 @@ use std::{
     rc::Rc,
 };
 
-/// Cases that a mutant meets at most.
+/// Maximum number of cases per mutant.
 const MAX_CASES: usize = 16;
-/// Cases with more FLOPs than this are left to other tests.
+/// Maximum FLOPs of a case; a program without smaller cases uses larger ones.
 const MAX_FLOPS: u64 = 110_000_000;
 
-/// A program of the table with the cases that launch it.
+/// A program of the table of operations, with the cases that launch it.
 pub(crate) struct Subject {
     pub(crate) operation: &'static Operation,
     pub(crate) sm: Sm,
@@ -30,37 +30,37 @@ pub(crate) struct Subject {
     cases: Vec<Case>,
 }
 
-/// What became of a mutant.
+/// Verdict on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// A finding, or a result that the check refuses.
+    /// The simulator reports a finding, or the check rejects the result.
     Caught(String),
-    /// Right by construction, by this rule.
+    /// Equivalent by construction, by this rule.
     Equivalent(&'static str),
-    /// Nobody minds.
+    /// No case catches it.
     Survived,
 }
 
-/// A launch of the program, and how long a warp of it may run.
+/// A launch of the program, and the instruction limit of a warp.
 struct Stage {
-    /// `None` where the grid is not the host's: then memory must be as it is on the host's.
+    /// `None` if the grid differs from the host's; memory must then equal that of the host's grid.
     case: Option<Case>,
     launched: Launched,
     /// The other launches of the case.
     others: Vec<Rc<Launched>>,
-    /// Of each line of the listing: whether some thread comes by.
+    /// For each line of the listing: true if a thread reaches it.
     reached: Vec<bool>,
     most_instructions: u64,
 }
 
-/// A program with everything that its mutants need.
+/// A program with the launches on which its mutants run.
 pub(crate) struct Prepared<'a> {
     subject: &'a Subject,
     stages: Vec<Stage>,
 }
 
-/// Every program of the table whose name holds `only`, those that differ in structure before those that differ in type or
-/// epilogue.
+/// Programs of the table whose name contains `only`. Programs of different structure come before those that differ only in
+/// type or epilogue.
 pub(crate) fn subjects(only: &str) -> Vec<Subject> {
     let rows: Vec<_> = OPERATIONS.iter().flat_map(|operation| Sm::ALL.map(|sm| (operation, sm))).collect();
     let of = |&(operation, sm): &(&'static Operation, Sm)| {
@@ -74,7 +74,7 @@ pub(crate) fn subjects(only: &str) -> Vec<Subject> {
         programs.into_iter().map(&mut subject).collect::<Vec<_>>()
     };
     let mut all: Vec<Subject> = rows.par_iter().with_max_len(1).flat_map_iter(of).collect();
-    // How many of the programs with the same operation, form and tile come before this one.
+    // Number of preceding programs with the same operation, form and tile.
     let mut seen = BTreeMap::new();
     all.sort_by_cached_key(|subject| {
         let parts: Vec<&str> = subject.program.name.as_str().split('-').collect();
@@ -86,7 +86,7 @@ pub(crate) fn subjects(only: &str) -> Vec<Subject> {
     all
 }
 
-/// Not too large, not too many, from the cheapest to the dearest.
+/// At most [`MAX_CASES`] cases of at most [`MAX_FLOPS`], in order of cost.
 fn some_of(operation: &Operation, mut cases: Vec<Case>) -> Vec<Case> {
     let small = |case: &Case| (operation.cost)(case).flops <= MAX_FLOPS;
     if cases.iter().any(small) {
@@ -110,14 +110,14 @@ impl Subject {
         mutants(&self.lines())
     }
 
-    /// The launch of a case, or of nobody's grid.
+    /// Stage of a launch; `case` is `None` for a grid that the host does not use.
     fn stage(&self, case: Option<Case>, launched: Launched, others: Vec<Rc<Launched>>, with_lines: bool) -> Stage {
         let most_instructions = 4 * launched.metrics.longest + 2000;
         let reached = reached(&self.program, &launched.metrics.unreached, with_lines);
         Stage { case, launched, others, reached, most_instructions }
     }
 
-    /// The launch with fewer blocks along the sides that the program loops over.
+    /// The launch with a third of the blocks along the dimensions of a grid-stride loop.
     fn folded(&self, launched: &Launched) -> Option<Stage> {
         let mut grid = launched.launch.grid;
         for (blocks, name) in grid.iter_mut().zip(["%nctaid.x", "%nctaid.y", "%nctaid.z"]) {
@@ -131,7 +131,7 @@ impl Subject {
         Some(self.stage(None, launched.on_grid(&self.program.listing, grid)?, Vec::new(), false))
     }
 
-    /// Runs the cases. The first stage is the cheapest of those that reach most of the text.
+    /// Runs the cases. The first stage is the cheapest of those that reach most lines.
     pub(crate) fn prepare(&self) -> Prepared<'_> {
         let mut stages = Vec::new();
         for case in &self.cases {
@@ -152,16 +152,16 @@ impl Subject {
     }
 }
 
-/// Which lines of a program's listing some thread comes by, by the lines that nobody ran of its text `with_lines` of Rust,
-/// or of its listing. A guarded instruction that no thread ran may still have been come by: what stands without a guard
-/// between the same labels and branches tells. Labels count as come by.
+/// Lines of a program's listing that a thread reaches. `unreached` are the lines that no thread executed, of the text with
+/// line directives (`with_lines`) or of the listing. A guarded instruction counts as reached if an instruction of the same
+/// basic block was executed. Labels count as reached.
 fn reached(program: &Program, unreached: &[u32], with_lines: bool) -> Vec<bool> {
     let text = if with_lines { &program.text } else { &program.listing };
     let is_line = |line: &str| [".loc", ".file"].iter().any(|word| line.trim_start().starts_with(word));
     let numbers: Vec<u32> =
         (1..).zip(text.lines()).filter(|(_, line)| !is_line(line)).map(|(number, _)| number).collect();
     let lines: Vec<&str> = program.listing.lines().collect();
-    assert_eq!(numbers.len(), lines.len(), "a listing is its text without lines of Rust");
+    assert_eq!(numbers.len(), lines.len(), "a listing is the text without line directives");
     let idle: BTreeSet<u32> = unreached.iter().copied().collect();
     let mut reached = vec![true; lines.len()];
     let mut block = Vec::new();
@@ -183,8 +183,8 @@ fn reached(program: &Program, unreached: &[u32], with_lines: bool) -> Vec<bool> 
 }
 
 impl Prepared<'_> {
-    /// Tries a mutant: on its cases, from the cheapest to the dearest, then, unless it is `proved` to be right, under every
-    /// schedule and completion. A launch that does not come by what is edited runs as it always does.
+    /// Runs a mutant on its cases in order of cost, then, unless it is `proved` to be equivalent, under every schedule and
+    /// completion. Launches that do not reach the edited lines are skipped.
     pub(crate) fn judge(&self, mutant: &Mutant, proved: bool) -> Verdict {
         if let Some(rule) = mutant.equivalent {
             return Verdict::Equivalent(rule);
@@ -199,7 +199,7 @@ impl Prepared<'_> {
         cheapest.sort_by_key(|stage| stage.launched.metrics.issued);
         let plain = cheapest.into_iter().map(|stage| (stage, first));
         let ordered = orders.filter(|order| *order != first);
-        // Every order on the first case, the odd ones on the next two.
+        // All schedules and completions on the first case, two of them on the next two.
         let on_first = stages.iter().take(1).flat_map(|stage| ordered.clone().map(|order| (*stage, order)));
         let odd = [(Schedule::Random(2), Completion::Random(1)), (Schedule::Adversarial(1), Completion::Earliest)];
         let on_others = stages.iter().skip(1).take(2).flat_map(|stage| odd.map(|order| (*stage, order)));
@@ -223,7 +223,7 @@ impl Prepared<'_> {
             Replayed::Different(memory) => {
                 let Some(case) = &stage.case else { return Some("wrong result".to_string()) };
                 let replaced = Some((self.subject.program.name.clone(), text.to_string()));
-                // Other launches of the case may be longer.
+                // Other launches of the case may execute more instructions.
                 let options = Options { max_instructions: 1_000_000, ..options };
                 let mut recorded = stage.others.clone();
                 recorded.push(Rc::new(stage.launched.leaving(&memory)));

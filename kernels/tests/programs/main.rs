@@ -1,5 +1,5 @@
-//! The PTX programs of the table of operations: their listings, their predicted speed, and nvcc's code as a reference. One
-//! binary, so that its parts run in parallel and are linked once.
+//! PTX programs of the table of operations: listings, predicted speed, and nvcc's code as a reference. One binary, so that
+//! its tests run in parallel and are linked once.
 
 mod nvcc;
 mod operations;

@@ -1,4 +1,4 @@
-//! The simulator against PTX that nvcc wrote: another compiler, another libm, the same function.
+//! Comparison with PTX that nvcc compiled: another compiler and libm, the same function.
 
 use kernels::{
     DType,
@@ -11,7 +11,7 @@ use ptx::{
     sim::{Argument, Memory, Module, Options},
 };
 
-/// Runs a forward kernel `(x, bias, y, rows, columns)` and gives back y.
+/// Runs a forward kernel `(x, bias, y, rows, columns)` and returns y.
 fn run(text: &str, entry: &str, launch: Launch, x: &[f32], bias: &[f32]) -> Vec<f32> {
     let mut memory = Memory::new();
     let addresses =
@@ -40,7 +40,7 @@ fn ptx_of_nvcc_and_ours_agree_in_the_simulator() {
         let ours = run(&program.text, &program.name.entry(), launch, &x, &bias);
         let launch = Launch { grid: [3, 2, 1], block: [64, 1, 1], shared_bytes: 0 };
         let theirs = run(&theirs, entry, launch, &x, &bias);
-        // Both are right to a few ulp of the largest output, which is below 16; neither is the other's reference.
+        // Both are accurate to a few ulp of the largest output, which is below 16; neither is the reference.
         let bound = 4.0 * 8.0 * f32::EPSILON;
         for (i, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
             assert!((ours - theirs).abs() <= bound, "{entry} of element {i}: ours {ours:e}, nvcc's {theirs:e}");

@@ -12,7 +12,7 @@ use std::{
 };
 use twox_hash::XxHash64;
 
-/// Programs whose listings are kept as text, to be read.
+/// Programs whose listings are kept as text, for reading.
 const READABLE: [&str; 5] = [
     "elementwise-f32bf16-sm80-256x8-cast",
     "softmax.forward-bf16-sm80-1x256",

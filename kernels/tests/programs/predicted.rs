@@ -1,4 +1,4 @@
-//! `docs/results/predicted.md` holds the sums and the hash of what `albert kernels predict` prints.
+//! Check that `docs/results/predicted.md` has the sums and the hash of the output of `albert kernels predict`.
 
 use std::{fs, path::Path};
 use twox_hash::XxHash64;

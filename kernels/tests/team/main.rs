@@ -5,9 +5,9 @@
 //! cargo test -p kernels --test team -- --nocapture        prints the executions of each model and the time
 //! ```
 //!
-//! A model fails on a data race (accesses to a cell without happens-before), a deadlock and a failed assertion. Waiting
-//! threads either poll for ever, or block at once, where a lost wake-up is a deadlock. The team is compiled once as it is
-//! and once for each planted fault: an ordering weakened to relaxed, each of which a model has to find.
+//! A model fails on a data race (accesses to a cell without happens-before), a deadlock or a failed assertion. Waiting
+//! threads either poll forever, or block at once, where a lost wake-up is a deadlock. The team is compiled unchanged and once
+//! for each planted fault: an ordering weakened to relaxed, which a model must detect.
 
 mod primitives;
 mod shared_workers;

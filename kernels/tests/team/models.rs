@@ -5,7 +5,7 @@ use crate::primitives::{Cell, Wait, check};
 use crate::shared_workers::{Job, Queue};
 use loom::{sync::Arc, thread};
 
-/// A team with its members; dissolved, and the members joined, by `end`.
+/// Team and its member threads; `end` dissolves the team and joins them.
 struct Threads {
     team: Arc<Team>,
     members: Vec<thread::JoinHandle<()>>,
@@ -30,7 +30,7 @@ impl Threads {
 /// Cells that tasks write; loom reports accesses that are not ordered.
 struct Cells(Vec<Cell<usize>>);
 
-// SAFETY: loom checks every access, and fails the model where two are not ordered.
+// SAFETY: loom checks every access, and fails the model if two are not ordered.
 unsafe impl Sync for Cells {}
 // SAFETY: as above.
 unsafe impl Send for Cells {}
@@ -61,7 +61,7 @@ pub(crate) fn three_tasks(name: &str, wait: Wait, preemptions: Option<usize>) {
     });
 }
 
-/// Three loops of two tasks; each reads what the loop before wrote, of the other task's cell.
+/// Three loops of two tasks; each task reads the cell that the other task wrote in the previous loop.
 pub(crate) fn three_loops(name: &str, wait: Wait, preemptions: Option<usize>) {
     check(name, wait, preemptions, || {
         let threads = Threads::new(2);
@@ -74,7 +74,7 @@ pub(crate) fn three_loops(name: &str, wait: Wait, preemptions: Option<usize>) {
     });
 }
 
-/// Loops in which every participant has to take part, before and after one in which it may.
+/// Loops with all participants, before and after one that members may join.
 pub(crate) fn loops_of_all(name: &str, wait: Wait, preemptions: Option<usize>) {
     check(name, wait, preemptions, || {
         let threads = Threads::new(2);
@@ -87,7 +87,7 @@ pub(crate) fn loops_of_all(name: &str, wait: Wait, preemptions: Option<usize>) {
     });
 }
 
-/// Runs `first` and `second` on two callers of one team of two.
+/// Runs `first` and `second` as two callers of one team of two.
 fn callers(first: fn(&Team, &Cells), second: fn(&Team, &Cells)) {
     let threads = Threads::new(2);
     let other = {
@@ -99,7 +99,7 @@ fn callers(first: fn(&Team, &Cells), second: fn(&Team, &Cells)) {
     threads.end();
 }
 
-/// A caller of a loop beside another.
+/// Two concurrent callers of a loop.
 pub(crate) fn two_callers(name: &str, wait: Wait, preemptions: Option<usize>) {
     let one = |team: &Team, cells: &Cells| {
         team.run(2, &|i| cells.add(i, 1));
@@ -108,7 +108,7 @@ pub(crate) fn two_callers(name: &str, wait: Wait, preemptions: Option<usize>) {
     check(name, wait, preemptions, move || callers(one, one));
 }
 
-/// Two callers that need all threads at the same time.
+/// Two concurrent callers of a loop with all threads.
 pub(crate) fn two_callers_of_all(name: &str, wait: Wait, preemptions: Option<usize>) {
     let one = |team: &Team, cells: &Cells| {
         let _pass = team.pass();
@@ -118,8 +118,8 @@ pub(crate) fn two_callers_of_all(name: &str, wait: Wait, preemptions: Option<usi
     check(name, wait, preemptions, move || callers(one, one));
 }
 
-/// The placement of threads before the team had its own, with `callers` callers at a time. Each puts the leader of a team of
-/// two into a queue; a leader that begins puts up its member, and waits for it. Two workers take jobs from the queue.
+/// Former design without own threads, with `callers` concurrent callers: each enqueues the leader of a team of two; a leader
+/// enqueues its member when it starts, and waits for it. Two workers take jobs from the queue.
 pub(crate) fn members_on_shared_workers(name: &str, callers: usize) {
     check(name, Wait::Block, Some(2), move || {
         let teams: Arc<[Team; 2]> = Arc::new([Team::new(2, 2), Team::new(2, 2)]);

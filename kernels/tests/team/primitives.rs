@@ -1,4 +1,4 @@
-//! The names of `src/pool/sync.rs`, from loom.
+//! Replacement of `src/pool/sync.rs` with the types of loom.
 
 pub(crate) use loom::sync::{
     Condvar, Mutex, MutexGuard,
@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-/// Runs `f`: a panic in a model is its result.
+/// Runs `f` without catching: a panic fails the model.
 pub(crate) fn catch_unwind<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     Ok(f())
 }
@@ -31,17 +31,17 @@ impl<T> Cell<T> {
     }
 }
 
-/// What a thread does that has to wait.
+/// Behavior of a waiting thread.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
-    /// Polls for ever.
+    /// Polls forever.
     Poll,
     /// Blocks at once.
     Block,
 }
 
 thread_local! {
-    /// For the models that this thread checks: loom runs all threads of a model on one.
+    /// Setting of the models that this thread checks: loom runs all threads of a model on one OS thread.
     static WAIT: std::cell::Cell<Wait> = const { std::cell::Cell::new(Wait::Block) };
 }
 
@@ -63,7 +63,7 @@ impl Patience {
     }
 }
 
-/// Runs `model` under all interleavings with at most so many preemptions, and prints how many executions that took.
+/// Runs `model` under all interleavings with at most `preemptions` preemptions, and prints the number of executions.
 pub(crate) fn check(name: &str, wait: Wait, preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     WAIT.set(wait);
     let executions = Arc::new(AtomicCount::new(0));

@@ -1,8 +1,8 @@
-//! The queue of the planted fault `members_on_shared_workers`.
+//! Job queue of the planted fault `members_on_shared_workers`.
 
 use loom::sync::{Condvar, Mutex};
 
-/// Jobs that idle workers take; they carry the number of a team.
+/// Queue of jobs for idle workers; a job is the index of a team.
 pub(crate) struct Queue {
     jobs: Mutex<Jobs>,
     changed: Condvar,
@@ -11,7 +11,7 @@ pub(crate) struct Queue {
 struct Jobs {
     leaders: Vec<usize>,
     members: Vec<usize>,
-    /// Leaders that are not done.
+    /// Unfinished leaders.
     left: usize,
 }
 
@@ -21,13 +21,13 @@ pub(crate) enum Job {
 }
 
 impl Queue {
-    /// A queue with the leaders of `callers` teams.
+    /// Queue with the leaders of `callers` teams.
     pub(crate) fn new(callers: usize) -> Self {
         let jobs = Jobs { leaders: (0..callers).collect(), members: vec![], left: callers };
         Self { jobs: Mutex::new(jobs), changed: Condvar::new() }
     }
 
-    /// Waits for a job: a member, or else a leader. None if all leaders are done.
+    /// Waits for a job: a member if there is one, else a leader. `None` if all leaders are done.
     pub(crate) fn take(&self) -> Option<Job> {
         let mut jobs = self.jobs.lock().unwrap();
         loop {
