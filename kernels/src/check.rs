@@ -1,17 +1,17 @@
 //! Comparison of a kernel's result with its definition.
 //!
-//! The rule, the same for every operation: with e the greatest error against the f64 reference,
+//! One rule for every operation: with e the maximum error against the f64 reference,
 //!
 //! ```text
 //! e(kernel) <= 2 · e(naive) + 1 ulp of the output's scale
 //! ```
 //!
-//! where *naive* is the definition evaluated in f32 in plain loop order on the same stored numbers, and the scale is
-//! the greatest |reference|. No operation has an epsilon of its own. A definition is written once, generic over
-//! [`Real`]: with f64 it is the reference, with f32 the naive implementation.
+//! where *naive* is the definition evaluated in f32 in plain loop order on the same stored elements, and the scale is
+//! the maximum of |reference|. No operation has its own epsilon. A definition is generic over [`Real`]: with f64 it is the
+//! reference, with f32 the naive implementation.
 //!
-//! Outputs start as NaN ([`Guarded::poisoned`]), so an element that was forgotten fails; bands of marked numbers around
-//! them tell who wrote too far.
+//! Outputs start as NaN ([`Guarded::poisoned`]), so that elements without a write fail; bands of marked elements around
+//! them detect writes out of bounds.
 
 use crate::case::{Case, Outcome};
 use crate::num::philox::Stream;
@@ -33,9 +33,9 @@ pub trait Real:
     + Div<Output = Self>
     + Neg<Output = Self>
 {
-    /// Rounds a constant of the definition.
+    /// Rounds a constant of a definition.
     fn of(x: f64) -> Self;
-    /// Exact.
+    /// Widens exactly.
     fn to_f64(self) -> f64;
     /// √x
     fn sqrt(self) -> Self;
@@ -83,23 +83,23 @@ macro_rules! real {
 real!(f64);
 real!(f32);
 
-/// `len` uniform numbers in [-scale, scale), the same ones for the same seed, rounded to storage.
+/// `len` uniform random elements in [-scale, scale), determined by the seed, rounded to storage.
 pub fn uniform<X: Element>(seed: u64, len: usize, scale: f32) -> Vec<X> {
     let mut stream = Stream::new(seed, [0x6368_6563, 0, 0]);
     (0..len).map(|_| X::from_f32(scale * (2.0 * stream.next_f32() - 1.0))).collect()
 }
 
-/// The stored numbers as `R`, exactly.
+/// Widens elements to `R` exactly.
 pub fn widen<R: Real, X: Element>(x: &[X]) -> Vec<R> {
     x.iter().map(|x| R::of(f64::from(x.to_f32()))).collect()
 }
 
-/// The numbers rounded to storage: how a naive implementation stores what it computed in f32.
+/// Rounds f32 results to storage, as a naive implementation does.
 pub fn store<X: Element>(x: &[f32]) -> Vec<X> {
     x.iter().map(|&x| X::from_f32(x)).collect()
 }
 
-/// One unit in the last place of a number of size `scale` stored as `dtype`.
+/// Unit in the last place of a value of magnitude `scale` stored as `dtype`.
 pub fn ulp(scale: f64, dtype: DType) -> f64 {
     let fraction_bits = match dtype {
         DType::F32 => 23,
@@ -109,7 +109,7 @@ pub fn ulp(scale: f64, dtype: DType) -> f64 {
     (exponent - f64::from(fraction_bits)).exp2()
 }
 
-/// The greatest error of `naive`.
+/// Maximum error of `naive`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -121,7 +121,7 @@ pub fn greatest_error<X: Element>(naive: &[X], exact: &[f64]) -> f64 {
 /// Checks `got` against the rule; returns the error over the bound (at most 1).
 ///
 /// # Errors
-/// Names the element that is out of bounds, with its value, the reference and the bound.
+/// The element that exceeds the bound, with its value, the reference and the bound.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -129,8 +129,8 @@ pub fn within<X: Element>(what: &str, got: &[X], naive: &[X], exact: &[f64]) -> 
     within_error(what, got, greatest_error(naive, exact), exact)
 }
 
-/// [`within`], where the naive implementation's error is known from a larger sample of the same numbers: the error of
-/// a handful of elements is a matter of luck.
+/// [`within`] with the naive error of a larger sample of the same distribution: the error of a few elements varies too
+/// much.
 ///
 /// # Errors
 /// As [`within`].
@@ -159,7 +159,7 @@ pub fn within_error<X: Element>(what: &str, got: &[X], naive_error: f64, exact: 
 /// [`within`], for tests.
 ///
 /// # Panics
-/// If an element is out of bounds; `case` says which case it was.
+/// If an element exceeds the bound; `case` is part of the message.
 #[track_caller]
 pub fn assert_within<X: Element>(case: &dyn std::fmt::Display, what: &str, got: &[X], naive: &[X], exact: &[f64]) {
     if let Err(message) = within(what, got, naive, exact) {
@@ -170,13 +170,13 @@ pub fn assert_within<X: Element>(case: &dyn std::fmt::Display, what: &str, got: 
 /// Elements on either side of a guarded buffer.
 static BAND: AtomicUsize = AtomicUsize::new(67);
 
-/// Makes [`Guarded`] buffers from now on without bands, in every thread: for a process whose allocator puts every block beside
-/// a page without access, so that the buffer itself has to begin or end there (`kernels/tests/guard_pages.rs`).
+/// Disables the bands of [`Guarded`] buffers in all threads: for a process whose allocator places every block next to a
+/// guard page, where the buffer itself must begin or end (`kernels/tests/guard_pages.rs`).
 pub fn rely_on_guard_pages() {
     BAND.store(0, Ordering::Relaxed);
 }
 
-/// A buffer between two bands of marked numbers. Behaves as the slice between them.
+/// Buffer between two bands of marked elements; dereferences to the slice between them.
 #[derive(Clone, Debug)]
 pub struct Guarded<X> {
     items: Vec<X>,
@@ -187,7 +187,7 @@ impl<X: Element> Guarded<X> {
     fn mark(i: usize) -> X {
         X::from_f32(-1.0e6 - (i % 13) as f32 * 65_536.0)
     }
-    /// The given numbers between bands.
+    /// Copies `values` between bands.
     pub fn new(values: &[X]) -> Self {
         let width = BAND.load(Ordering::Relaxed);
         let mut items = Vec::with_capacity(values.len() + 2 * width);
@@ -195,14 +195,14 @@ impl<X: Element> Guarded<X> {
         items.extend(band().chain(values.iter().copied()).chain(band()));
         Self { items, band: width }
     }
-    /// `len` NaNs between bands: an output before the kernel.
+    /// `len` NaNs between bands: an uninitialized output.
     pub fn poisoned(len: usize) -> Self {
         Self::new(&vec![X::from_f32(f32::NAN); len])
     }
     /// Checks that no band was written.
     ///
     /// # Errors
-    /// The distance of the write from the buffer.
+    /// Distance of the write from the buffer.
     pub fn intact(&self) -> Result<(), String> {
         let end = self.items.len() - self.band;
         for i in 0..self.band {
@@ -211,7 +211,7 @@ impl<X: Element> Guarded<X> {
                 return Err(format!("written {} before the start", self.band - i));
             }
             if self.items[end + i].to_f32().to_bits() != mark {
-                return Err(format!("written {i} behind the end"));
+                return Err(format!("written {i} past the end"));
             }
         }
         Ok(())
@@ -240,7 +240,7 @@ impl<X> DerefMut for Guarded<X> {
     }
 }
 
-/// What computes a case.
+/// Device that computes a case.
 pub(crate) enum On<'a> {
     /// The processor.
     Cpu(&'a Cpu),
@@ -263,8 +263,8 @@ impl On<'_> {
     }
 }
 
-/// Outcome of a case of an operation whose program for sm_80 serves every GPU: runs `check` on a processor that has the
-/// runner's instruction set, or on a GPU for sm_80.
+/// Outcome of a case of an operation that has only programs for sm_80: runs `check` on a CPU with the runner's instruction
+/// set, or on a GPU of sm_80.
 pub(crate) fn on_runner(
     case: &Case,
     runner: &Runner<'_>,
@@ -278,7 +278,7 @@ pub(crate) fn on_runner(
     }
 }
 
-/// [`on_runner`] for an operation that has programs for every architecture.
+/// [`on_runner`] for an operation with programs for every architecture.
 pub(crate) fn on_any_runner(
     case: &Case,
     runner: &Runner<'_>,
@@ -297,19 +297,18 @@ pub(crate) fn on_any_runner(
     }
 }
 
-/// One [`Cpu`] of two threads for every instruction set that can be tested here.
+/// One [`Cpu`] of two threads for every testable instruction set.
 ///
 /// # Panics
-/// If no threads can be had.
+/// If a thread cannot be started.
 pub fn testable_cpus() -> Vec<Cpu> {
     Isa::testable().into_iter().map(|isa| Cpu::new(isa, 2).expect("threads for a test")).collect()
 }
 
-/// Runs `kernel` with 1, 2 and 5 threads on the widest instruction set and asserts that its outputs are equal bit by
-/// bit.
+/// Runs `kernel` with 1, 2 and 5 threads on the widest instruction set and asserts that its outputs have the same bits.
 ///
 /// # Panics
-/// If they are not.
+/// If the bits differ.
 #[track_caller]
 pub fn assert_same_for_any_thread_count(case: &dyn std::fmt::Display, kernel: impl Fn(&Cpu) -> Vec<f32>) {
     let isa = *Isa::real().last().expect("every machine has Scalar");

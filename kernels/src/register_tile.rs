@@ -14,7 +14,7 @@ pub(crate) struct RegisterTile {
     pub vectors: usize,
 }
 
-/// The most rows that [`for_height`] has an arm for.
+/// Maximum rows for which [`for_height`] has an arm.
 pub(crate) const TALLEST: usize = 14;
 
 impl RegisterTile {
@@ -24,7 +24,7 @@ impl RegisterTile {
         Self { rows, vectors }
     }
 
-    /// The tile for vectors of `lanes`.
+    /// Tile for vectors of `lanes`.
     pub(crate) const fn of_lanes(lanes: usize) -> Self {
         match lanes {
             16 => Self::new(14, 2),
@@ -39,7 +39,7 @@ impl RegisterTile {
         self.vectors * lanes
     }
 
-    /// The tile for S, with its accumulators, a row of B and an element of A in registers. (One lane is left to the compiler.)
+    /// Tile for S: accumulators, a row of B and an element of A fit the registers. (Not asserted for one lane.)
     pub(crate) const fn of<S: Simd>() -> Self {
         let tile = Self::of_lanes(S::LANES);
         assert!(S::LANES == 1 || (tile.rows + 1) * tile.vectors < S::REGISTERS, "the tile does not fit the registers");
@@ -75,7 +75,7 @@ macro_rules! for_height {
 }
 pub(crate) use for_height;
 
-/// Panics: rows were cut by another tile than they are computed with.
+/// Panics: rows were cut with another tile than the microkernel's.
 #[cold]
 #[inline(never)]
 pub(crate) fn no_tile(height: usize) -> ! {

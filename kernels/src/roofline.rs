@@ -1,11 +1,11 @@
-//! What this machine can do at most, measured: the two lines of the roofline.
+//! Measured roofline of this machine: FMA peak and memory bandwidth.
 //!
-//! * FMA peak: independent fused multiply-adds on registers alone, enough of them in flight to hide their latency.
-//! * Bandwidth: a copy of arrays larger than any cache, bytes read plus bytes written (a store that first reads its
-//!   line moves half as much again; it is not counted).
+//! * FMA peak: independent fused multiply-adds on registers, enough in flight to hide their latency.
+//! * Bandwidth: a copy of arrays larger than any cache, bytes read plus bytes written (without the read for ownership of
+//!   a store, half as much again).
 //!
-//! A figure means nothing without the peak measured beside it: clocks move with load and with the width of vectors,
-//! and neighbors share the machine. Measure right before or after, on the same threads, and quote the ratio.
+//! Report performance as a ratio to the peak measured right before or after on the same threads: clocks depend on load and
+//! vector width, and other virtual machines share the host.
 
 use crate::pool::Cpu;
 use crate::simd::{Isa, Kernel, Simd};
@@ -22,7 +22,7 @@ impl Kernel for FmaLoop {
     type Output = f32;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> f32 {
-        // A map that stays within [0, 1], so that no number ever gets subnormal or infinite, which would be slower.
+        // Values stay within [0, 1]: subnormal or infinite values could be slower.
         let (factor, offset) = (simd.splat(black_box(0.5)), simd.splat(black_box(0.25)));
         let mut chains = [simd.splat(black_box(0.125)); CHAINS];
         for _ in 0..self.rounds {
@@ -41,7 +41,7 @@ fn fma_flops(isa: Isa, rounds: u32) -> f64 {
 
 /// FLOP/s of f32 fused multiply-adds on all threads of `cpu` together, over about `seconds`.
 ///
-/// Each thread times its own loop, so that waking it is not counted; the best slice of all threads together is given.
+/// Each thread times its own loop, without the wake-up; returns the best time slice, summed over the threads.
 pub fn fma_peak(cpu: &Cpu, seconds: f64) -> f64 {
     const ROUNDS: u32 = 50_000;
     let isa = cpu.isa();
@@ -60,8 +60,7 @@ pub fn fma_peak(cpu: &Cpu, seconds: f64) -> f64 {
     best
 }
 
-/// Bytes per second (read + written) of a copy of arrays of `bytes` each, all threads of `cpu` together, best of
-/// `repeats`.
+/// Bytes per second (read + written) of a copy of arrays of `bytes` each on all threads of `cpu`, best of `repeats`.
 pub fn copy_bandwidth(cpu: &Cpu, bytes: usize, repeats: usize) -> f64 {
     let source = vec![1.0f32; bytes / 4];
     let mut target = vec![0.0f32; bytes / 4];

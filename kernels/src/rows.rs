@@ -1,4 +1,4 @@
-//! Rows for threads: several outputs cut into the same blocks of rows, each block written by one task.
+//! Row blocks: several outputs are cut into the same blocks of rows, each written by one task.
 //!
 //! ```text
 //!          y [rows, H]      stats [rows, 2]
@@ -11,22 +11,22 @@
 //!        └────────────┘       └──┘
 //! ```
 //!
-//! The size of a block is chosen by the shape alone, so that who runs a task never shows in the result.
+//! The block size depends on the shape alone, so the result does not depend on the threads.
 #![allow(unsafe_code)]
 
 use crate::extent::area;
 use crate::pool::{Cpu, Disjoint};
 use std::ops::Range;
 
-/// Numbers that a task of a row kernel handles: enough to hide the start of a task, few enough to share evenly.
+/// Elements per task of a row kernel: enough to amortize the start of a task, few enough to balance the load.
 pub(crate) const TASK: usize = 16 * 1024;
 
-/// Rows of `width` numbers that make a task.
+/// Rows of `width` elements per task.
 pub(crate) fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
 
-/// An output of `width` items a row; the last row may be shorter. Neither copied nor cloned: who owns it hands every row out once.
+/// Output with `width` items a row; the last row may be shorter. Not `Clone`, so that its owner hands out each row once.
 #[derive(Debug)]
 pub(crate) struct Rows<'a, T> {
     items: Disjoint<'a, T>,
@@ -34,31 +34,31 @@ pub(crate) struct Rows<'a, T> {
 }
 
 impl<'a, T> Rows<'a, T> {
-    /// `items` as rows of `width`.
+    /// Splits `items` into rows of `width`.
     pub(crate) fn new(items: &'a mut [T], width: usize) -> Self {
         Self { items: Disjoint::new(items), width }
     }
-    /// An output that is not always wanted.
+    /// Optional output.
     pub(crate) fn optional(items: Option<&'a mut [T]>, width: usize) -> Option<Self> {
         items.map(|items| Self::new(items, width))
     }
 }
 
-/// One or several outputs that are cut along the same rows.
+/// One or more outputs that are cut along the same rows.
 pub(crate) trait RowOutputs: Send + Sync {
-    /// What a task gets of them.
+    /// A task's part of the outputs.
     type Part;
-    /// The given rows of each.
+    /// The given rows of each output.
     ///
     /// # Safety
-    /// No row is asked for twice.
+    /// No row is requested twice.
     unsafe fn part(&self, rows: Range<usize>) -> Self::Part;
 }
 
 impl<'a, T: Send> RowOutputs for Rows<'a, T> {
     type Part = &'a mut [T];
     unsafe fn part(&self, rows: Range<usize>) -> &'a mut [T] {
-        // SAFETY: different rows are different items, because `area` does not wrap; the caller asks for a row once only.
+        // SAFETY: different rows are different items, because `area` does not wrap; the caller requests each row once.
         unsafe { self.items.slice(area(rows.start, self.width)..area(rows.end, self.width).min(self.items.len())) }
     }
 }
@@ -95,7 +95,7 @@ impl<A: RowOutputs, B: RowOutputs, C: RowOutputs, D: RowOutputs> RowOutputs for 
     }
 }
 
-/// Cuts `rows` rows into blocks of `block` and runs `task(rows of the block, their part of the outputs)` for each.
+/// Cuts `rows` rows into blocks of `block` rows and runs `task(row range, part of the outputs)` for each.
 pub(crate) fn for_each_block<O: RowOutputs>(
     cpu: &Cpu,
     rows: usize,
@@ -105,7 +105,7 @@ pub(crate) fn for_each_block<O: RowOutputs>(
 ) {
     cpu.for_each(rows.div_ceil(block), |i| {
         let range = i * block..(i * block).saturating_add(block).min(rows);
-        // SAFETY: blocks do not overlap, every task runs once, and `outputs` is owned here: nobody else asks it.
+        // SAFETY: blocks do not overlap, every task runs once, and `outputs` is owned by this function.
         let part = unsafe { outputs.part(range.clone()) };
         task(range, part);
     });

@@ -1,9 +1,9 @@
-//! What runs a case: a processor, the simulator, hardware, or nothing, which only collects the names of programs.
+//! Runners of cases: CPU, simulator, hardware, and a dry run that collects the names of programs.
 //!
 //! A check of the table gets a [`Runner`] and launches through it. A recording simulator keeps every [`Launched`]: the
 //! program, its grid, what it cost, and memory before and after. A launch can be replayed with another text
-//! ([`Launched::replay`]), which is how mutants are tried (`kernels/tests/mutants`): a defect that gives no finding gives
-//! different memory, and [`Setting::replaced`] lets the check decide whether that matters.
+//! ([`Launched::replay`]), as in the mutation test (`kernels/tests/mutants`): a defect without a finding changes memory, and
+//! with [`Setting::replaced`] the check decides whether the change matters.
 
 use crate::IsaKind;
 use crate::arguments::{Address, Arguments};
@@ -15,12 +15,12 @@ use ptx::{
 };
 use std::{cell::RefCell, collections::BTreeSet, fmt, rc::Rc};
 
-/// A device for programs other than the simulator.
+/// Device other than the simulator.
 pub trait Hardware {
     /// Runs `program` on a copy of `memory`, waits, and copies all of it back; bytes that are not initialized are NaN.
     ///
     /// # Errors
-    /// The device refuses the program or the launch, or reports a fault.
+    /// The device rejects the program or the launch, or reports a fault.
     fn launch(
         &self,
         program: &Program,
@@ -30,11 +30,11 @@ pub trait Hardware {
     ) -> Result<(), String>;
 }
 
-/// What runs a case.
+/// Runner of a case.
 pub enum Runner<'a> {
-    /// The processor, with this instruction set and two threads.
+    /// CPU with this instruction set and two threads.
     Cpu(IsaKind),
-    /// The programs for a GPU.
+    /// GPU programs.
     Gpu(GpuRunner<'a>),
 }
 
@@ -44,12 +44,12 @@ impl<'a> Runner<'a> {
         Self::Gpu(GpuRunner::simulator(sm))
     }
 
-    /// A GPU that takes programs for `sm`.
+    /// GPU that runs programs for `sm`.
     pub fn hardware(sm: Sm, hardware: &'a dyn Hardware) -> Self {
         Self::Gpu(GpuRunner { sm, takes_large: false, backend: Backend::Hardware(hardware) })
     }
 
-    /// Where the case runs.
+    /// Target of the case.
     pub fn target(&self) -> Target {
         match self {
             Self::Cpu(isa) => Target::Cpu(*isa),
@@ -64,7 +64,7 @@ impl<'a> Runner<'a> {
 }
 
 impl From<Target> for Runner<'_> {
-    /// The processor, or the simulator with default options.
+    /// CPU, or simulator with default options.
     fn from(target: Target) -> Self {
         match target {
             Target::Cpu(isa) => Self::Cpu(isa),
@@ -82,7 +82,7 @@ impl fmt::Display for Runner<'_> {
     }
 }
 
-/// What runs the launches of a case on a GPU.
+/// Runner of the launches of a case on a GPU.
 pub struct GpuRunner<'a> {
     sm: Sm,
     takes_large: bool,
@@ -106,7 +106,7 @@ impl GpuRunner<'_> {
         Self { sm, takes_large: false, backend: Backend::Simulator { setting: Setting::default(), launched: None } }
     }
 
-    /// The simulator, which keeps its launches; `takes_large`: cases that are too large for the tests run too.
+    /// Simulator that records its launches; `takes_large`: cases that are too large for the tests run too.
     pub fn recording(sm: Sm, setting: Setting, takes_large: bool) -> Self {
         Self { sm, takes_large, backend: Backend::Simulator { setting, launched: Some(RefCell::default()) } }
     }
@@ -206,10 +206,10 @@ impl GpuRunner<'_> {
 pub struct Setting {
     /// Schedule and completion. A check that tries several approximations does so regardless of these options.
     pub options: Options,
-    /// A program that runs with another text.
+    /// Program whose text is replaced.
     pub replaced: Option<(Name, String)>,
-    /// Launches that have run before: one of the same program with the same arguments on the same memory is not run again
-    /// but leaves the recorded memory.
+    /// Earlier launches: a launch of the same program with the same arguments on the same memory is not run but leaves the
+    /// recorded memory.
     pub recorded: Vec<Rc<Launched>>,
 }
 
@@ -220,9 +220,9 @@ pub struct Launched {
     pub name: Name,
     /// Grid and block.
     pub launch: Launch,
-    /// Its cost.
+    /// Cost counters.
     pub metrics: Metrics,
-    /// Bytes of global memory that it read or wrote, each counted once.
+    /// Distinct bytes of global memory that were read or written.
     pub touched: Touched,
     arguments: Vec<Argument>,
     approximation: Approximation,
@@ -235,11 +235,11 @@ pub struct Launched {
 pub enum Replayed {
     /// Clean, and every byte of memory as before.
     Same,
-    /// Clean, but memory is this, and differs: the check decides whether that matters.
+    /// Clean, with different memory: the check decides whether the difference matters.
     Different(Memory),
     /// Findings of the simulator.
     Found(Report),
-    /// The text cannot be run.
+    /// The text is invalid.
     Refused(Error),
 }
 

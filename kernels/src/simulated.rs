@@ -1,4 +1,4 @@
-//! The table in the simulator: what each case launches, and which cases launch a program.
+//! Simulation of the table of operations: launches of a case, and cases that launch a program.
 
 use crate::operation::{Case, Name, Operation, Outcome};
 use crate::runner::{GpuRunner, Launched, Runner, Setting};
@@ -6,7 +6,7 @@ use ptx::Sm;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Runs `work` with a runner of a GPU; gives both back.
+/// Runs `work` with a GPU runner; returns the outcome and the runner.
 fn with(gpu: GpuRunner<'_>, work: impl FnOnce(&Runner<'_>) -> Outcome) -> (Outcome, GpuRunner<'_>) {
     let runner = Runner::Gpu(gpu);
     let outcome = work(&runner);
@@ -16,14 +16,14 @@ fn with(gpu: GpuRunner<'_>, work: impl FnOnce(&Runner<'_>) -> Outcome) -> (Outco
     }
 }
 
-/// Checks a case of `operation` in the simulator of `sm`; returns its launches up to the end or the first failure, too.
+/// Checks a case of `operation` in the simulator of `sm`; also returns its launches up to the end or the first failure.
 pub fn run(operation: &Operation, case: &Case, sm: Sm, setting: Setting) -> (Outcome, Vec<Launched>) {
     let (outcome, gpu) = with(GpuRunner::recording(sm, setting, false), |runner| (operation.check)(case, runner));
     (outcome, gpu.into_launched())
 }
 
-/// Every launch of a case in the simulator of `sm`; none if the case is skipped or computes nothing. `takes_large`: also
-/// of a case that is too large for the tests, for cost estimates.
+/// Launches of a case in the simulator of `sm`; none if the case is skipped or computes nothing. `takes_large`: also runs
+/// cases that are too large for the tests, for cost estimates.
 ///
 /// # Errors
 /// If the case fails.
@@ -35,12 +35,12 @@ pub fn launches(operation: &Operation, case: &Case, sm: Sm, takes_large: bool) -
     }
 }
 
-/// The programs that a case launches in the simulator of `sm`, found without running them.
+/// Programs that a case launches in the simulator of `sm`, without running them.
 pub fn programs_of(operation: &Operation, case: &Case, sm: Sm) -> BTreeSet<Name> {
     with(GpuRunner::names_only(sm), |runner| (operation.check)(case, runner)).1.into_names()
 }
 
-/// The cases that launch each program of `operation`, the cheapest first.
+/// Cases that launch each program of `operation`, cheapest first.
 pub fn cases_of(operation: &Operation, sm: Sm) -> BTreeMap<Name, Vec<Case>> {
     let mut found: BTreeMap<Name, Vec<Case>> =
         (operation.ptx)(sm).into_iter().map(|program| (program.name, Vec::new())).collect();
@@ -60,8 +60,8 @@ pub fn cases_of(operation: &Operation, sm: Sm) -> BTreeMap<Name, Vec<Case>> {
     found
 }
 
-/// For each of the programs of `operation` that `wanted` names: the cheapest case that launches it, and its
-/// launch. A program that no case launches is left out.
+/// Cheapest case that launches each program of `operation` selected by `wanted`, with the launch. Programs without a case
+/// are left out.
 ///
 /// # Errors
 /// If a case fails.
@@ -87,9 +87,8 @@ mod tests {
     use crate::OPERATIONS;
     use ptx::sim::{Completion, Options, Schedule};
 
-    /// The smallest case of each way in which threads wait for each other: rings of copies that fill and run over, with
-    /// fragments and with numbers; warps with roles, and a ring through which more than one tile goes; sums across warps
-    /// and across blocks; votes; tiles.
+    /// Smallest case of each synchronization pattern: pipelines with fewer and more k-tiles than stages, `ldmatrix` and
+    /// SIMT; warp specialization, and a pipeline that continues across tiles; reductions across warps and blocks; votes.
     const STRUCTURES: [(Sm, &str, &str); 18] = [
         (Sm::Sm90a, "gemm", "forward bf16 nt m=264 n=40 k=184"),
         (Sm::Sm90a, "gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=264 n=40 k=184"),

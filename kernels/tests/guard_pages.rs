@@ -30,8 +30,8 @@ use std::process::Command;
 #[global_allocator]
 static ALLOCATOR: GuardPages = GuardPages;
 
-/// Maximum bytes and operations of a case: larger cases are timed, have the same borders as smaller ones, and take minutes in
-/// the reference.
+/// Maximum bytes and operations of a case: larger cases are timed, have the same borders as smaller ones, and take minutes
+/// in the reference.
 const MOST_BYTES: u64 = 4 << 20;
 const MOST_OPERATIONS: u64 = 1 << 25;
 

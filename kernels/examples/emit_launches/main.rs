@@ -5,8 +5,8 @@
 //! cargo run -p kernels --example emit_launches -- DIR [WORD ..]         programs whose names contain one of the words
 //! ```
 //!
-//! Writes `DIR/NAME.ptx` and `DIR/NAME.json` for each program: entry, grid, block, shared memory, values by parameter, and the
-//! parameters that are addresses or tensor maps, in the schema `spverify.kernel-input/v1`. Names of shadows start with
+//! Writes `DIR/NAME.ptx` and `DIR/NAME.json` for each program: entry, grid, block, shared memory, values by parameter, and
+//! the parameters that are addresses or tensor maps, in the schema `spverify.kernel-input/v1`. Names of shadows start with
 //! `shadow.`.
 
 mod shadow;

@@ -1,8 +1,8 @@
 //! exp, ln, tanh, erf, sigmoid and GELU on vectors of any instruction set.
 //!
-//! Errors against f64 over all magnitudes, in ulp of the result, asserted by `num::tests`: exp 1, ln 1.5, tanh 1.5,
-//! erf 2.5, sigmoid 2.5. GELU and its derivative are held to 4e-7 of max(|x|, 1), because a function that crosses zero has
-//! no useful ulp there.
+//! Maximum errors against f64 over all magnitudes, in ulp of the result, asserted by `num::tests`: exp 1, ln 1.5, tanh 1.5,
+//! erf 2.5, sigmoid 2.5. GELU and its derivative cross zero, where an ulp is no useful bound: their errors are at most 4e-7
+//! of max(|x|, 1).
 
 use super::poly::*;
 use crate::simd::Simd;
@@ -40,7 +40,7 @@ pub fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
 pub fn ln<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
     const ONE_BITS: u32 = 0x3f80_0000;
-    // Subnormal numbers have no exponent of their own: move them up by 2^23 first.
+    // Subnormals have no exponent field: scale them by 2^23 first.
     let subnormal = simd.lt(x, simd.splat(f32::MIN_POSITIVE));
     let normal = simd.select(subnormal, simd.mul(x, simd.splat(8_388_608.0)), x);
     let shift = simd.select(subnormal, simd.splat(-23.0), simd.zero());
@@ -93,8 +93,8 @@ pub fn erf<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     simd.select(simd.lt(magnitude, simd.splat(1.0)), small, simd.copy_sign(large, x))
 }
 
-/// 1/d for 1 <= d <= 2^126, without a division, which on most machines takes as long as all else that an activation
-/// does: a first guess from the bits (off by 12 %), and two steps of third order. Error below 1.5 ulp; NaN stays.
+/// 1/d for 1 <= d <= 2^126 without a division, which takes as long as the rest of an activation on most machines: an
+/// initial estimate from the bits (error 12 %) and two iterations of third order. Error below 1.5 ulp; NaN stays.
 #[inline(always)]
 fn reciprocal<S: Simd>(simd: S, d: S::F32) -> S::F32 {
     let one = simd.splat(1.0);
@@ -107,8 +107,8 @@ fn reciprocal<S: Simd>(simd: S, d: S::F32) -> S::F32 {
     r
 }
 
-/// 2^y for y <= 127, where it is added to other numbers: relative error 1.7e-7, next to 0 (below 2^-125) for y < -126;
-/// NaN stays. Half the instructions of [`exp`].
+/// 2^y for y <= 127, for use as a term of a sum: relative error 1.7e-7, for y < -126 any value below 2^-125; NaN stays.
+/// Half the instructions of [`exp`].
 #[inline(always)]
 pub fn exp2<S: Simd>(simd: S, y: S::F32) -> S::F32 {
     let (n, r) = simd.split_exponent(y);
@@ -122,14 +122,14 @@ fn gelu_tanh_argument<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     simd.mul(x, simd.mul_add(simd.mul(x, x), simd.splat(LINEAR * GELU_CUBIC), simd.splat(LINEAR)))
 }
 
-/// Below this the tanh form of GELU is 0 to f32, and e^-u still a number.
+/// Lower bound of the argument: the tanh form of GELU is 0 in f32 below it, and e^-u is finite above it.
 const GELU_TANH_ZERO: f32 = -10.0;
 
 /// GELU in the tanh form, ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), as x · sigmoid of twice that argument: the same
 /// function, but without the cancellation of 1 + tanh for negative x.
 #[inline(always)]
 pub fn gelu_tanh<S: Simd>(simd: S, x: S::F32) -> S::F32 {
-    // In this order a NaN survives.
+    // This operand order propagates NaN.
     let x = simd.max(simd.splat(GELU_TANH_ZERO), x);
     let e = exp2(simd, simd.neg(gelu_tanh_argument(simd, x)));
     simd.mul(x, reciprocal(simd, simd.add(simd.splat(1.0), e)))
@@ -140,7 +140,7 @@ pub fn gelu_tanh<S: Simd>(simd: S, x: S::F32) -> S::F32 {
 pub fn gelu_tanh_derivative<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     // With e = exp(-|u|): s is 1/(1+e) or e/(1+e), and s·(1-s) = e/(1+e)² without the cancellation of 1-s.
     let one = simd.splat(1.0);
-    // Beyond ±10 the derivative is 0 or 1 to f32. In this order a NaN survives.
+    // Beyond ±10 the derivative is 0 or 1 in f32. This operand order propagates NaN.
     let x = simd.min(simd.splat(-GELU_TANH_ZERO), simd.max(simd.splat(GELU_TANH_ZERO), x));
     let u = gelu_tanh_argument(simd, x);
     let e = exp2(simd, simd.as_floats(simd.or(simd.as_bits(u), simd.splat_u32(0x8000_0000))));

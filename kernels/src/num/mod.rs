@@ -1,4 +1,4 @@
-//! Numbers: elementary functions with known error bounds, and counter-based random numbers.
+//! Elementary functions with error bounds, and counter-based random numbers.
 pub mod functions;
 pub use ptx::num::{philox, poly};
 #[cfg(test)]

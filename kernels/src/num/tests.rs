@@ -47,7 +47,7 @@ impl<F: VectorFunction> Kernel for Map<'_, F> {
     }
 }
 
-/// Every 4099th bit pattern of f32 that is not NaN: about a million numbers of all magnitudes and both signs.
+/// Every 4099th bit pattern of f32 that is not NaN: about a million values of all magnitudes and both signs.
 fn all_magnitudes() -> Vec<f32> {
     (0..=u32::MAX).step_by(4099).map(f32::from_bits).filter(|x| !x.is_nan()).collect()
 }
@@ -58,7 +58,7 @@ fn apply<F: VectorFunction>(isa: Isa, x: &[f32], function: F) -> Vec<f32> {
     y
 }
 
-/// Distance in units of the last place of `exact`, as an f32 of that size has it.
+/// Error in ulp of an f32 of the size of `exact`.
 fn ulps(value: f32, exact: f64) -> f64 {
     let rounded = exact as f32;
     if value == rounded || (value.is_infinite() && rounded.is_infinite() && value.signum() == rounded.signum()) {
@@ -77,7 +77,7 @@ fn worst_ulps<F: VectorFunction>(isa: Isa, x: &[f32], function: F, exact: fn(f64
 #[test]
 fn elementary_functions_keep_their_bounds_over_all_magnitudes() {
     let x = all_magnitudes();
-    // exp: results below 2^-125 are flushed to 0, so those arguments are checked apart.
+    // exp flushes results below 2^-125 to 0; those arguments are checked separately.
     let normal: Vec<f32> = x.iter().copied().filter(|&x| x >= -86.6).collect();
     let flushed: Vec<f32> = x.iter().copied().filter(|&x| x < -86.65).collect();
     let positive: Vec<f32> = x.iter().copied().filter(|&x| x > 0.0).collect();
@@ -136,7 +136,7 @@ fn gelu_and_its_derivative_keep_their_bounds() {
     }
 }
 
-/// The values that the ALBERT paper's activation takes in the released code (tanh form) and in other people's (erf).
+/// Values of GELU in the released code of ALBERT (tanh form) and in third-party code (erf).
 #[test]
 fn gelu_has_its_golden_values() {
     let x = [-3.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0];
@@ -171,7 +171,7 @@ fn emulated_lanes_give_the_same_bits_as_real_ones() {
     }
 }
 
-/// Philox on vectors of counters, written out counter by counter.
+/// Philox on vectors of counters, stored counter by counter.
 struct PhiloxLanes<'a>(&'a mut [[u32; 4]]);
 
 impl Kernel for PhiloxLanes<'_> {

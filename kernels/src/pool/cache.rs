@@ -1,13 +1,13 @@
-//! Cache of a core that products are blocked for: its L2, or a part of L3 if that is small.
+//! Cache size for which products are blocked: the L2 of a core, or a part of L3 if L2 is small.
 
-/// Least size. With blocks for the 512 KiB of L2 of a Zen 3 core, products with k = 3,072 were 8 to 10 % slower than with
+/// Minimum size. With blocks for the 512 KiB of L2 of a Zen 3 core, products with k = 3,072 were 8 to 10 % slower than with
 /// blocks that stream from its L3, and those with k = 768 equally fast (docs/results/gemm.md, Size of L2).
 const LEAST: usize = 2 << 20;
 
-/// Sizes that can be set with `ALBERT_L2`.
+/// Allowed sizes of `ALBERT_L2`.
 const ALLOWED: std::ops::RangeInclusive<usize> = 16 << 10..=1 << 30;
 
-/// Bytes of L2 as `ALBERT_L2` gives them (`512K`, `2M`, or a number of bytes); `None` if the text is unusable.
+/// Parses `ALBERT_L2` (`512K`, `2M`, or a number of bytes) to bytes; `None` if the text is invalid.
 pub(super) fn parse(text: &str) -> Option<usize> {
     let (digits, unit) = match text.strip_suffix(['K', 'M']) {
         Some(digits) => (digits, if text.ends_with('K') { 1 << 10 } else { 1 << 20 }),
@@ -17,12 +17,13 @@ pub(super) fn parse(text: &str) -> Option<usize> {
     ALLOWED.contains(&bytes).then_some(bytes)
 }
 
-/// The greater of [`LEAST`] and the reported L2.
+/// Maximum of [`LEAST`] and the reported L2.
 pub(super) fn size() -> usize {
     reported().filter(|bytes| ALLOWED.contains(bytes)).unwrap_or(LEAST).max(LEAST)
 }
 
-/// Bytes of L2 as the machine reports them. Source: Intel SDM volume 2A, CPUID leaf 4; AMD APM volume 3, CPUID Fn8000_001D, which has the same format.
+/// Reported bytes of L2. Source: Intel SDM volume 2A, CPUID leaf 4; AMD APM volume 3, CPUID Fn8000_001D, which has the
+/// same format.
 #[cfg(target_arch = "x86_64")]
 fn reported() -> Option<usize> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -38,7 +39,7 @@ fn reported() -> Option<usize> {
     Some(ways as usize * partitions as usize * line as usize * (l2.ecx as usize + 1))
 }
 
-/// Bytes of L2 as the machine reports them. Source: Linux, Documentation/ABI/testing/sysfs-devices-system-cpu.
+/// Reported bytes of L2. Source: Linux, Documentation/ABI/testing/sysfs-devices-system-cpu.
 #[cfg(not(target_arch = "x86_64"))]
 fn reported() -> Option<usize> {
     (0..8).find_map(|index| {

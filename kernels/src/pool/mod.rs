@@ -161,8 +161,8 @@ impl Cpu {
     /// Waits for the current loop of another caller. A task that waits for such a call on its own pool never ends.
     ///
     /// # Panics
-    /// Inside a task of the same pool, also behind a loop of another pool: the task's thread could not take part. And with the
-    /// payload of a call that panics.
+    /// Inside a task of the same pool, also through a loop of another pool: the task's thread could not take part. And with
+    /// the payload of a call that panics.
     pub fn on_every_thread(&self, work: impl Fn(usize) + Sync) {
         assert!(!in_task_of(self.id()), "`on_every_thread` inside a task would wait for the task's own thread");
         inherited(&work, |work| {
@@ -247,7 +247,7 @@ thread_local! {
     static TASKS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether the current thread runs a task of this pool.
+/// True if the current thread runs a task of this pool.
 fn in_task_of(pool: usize) -> bool {
     TASKS.with_borrow(|pools| pools.contains(&pool))
 }
@@ -268,8 +268,8 @@ impl Drop for InTask {
     }
 }
 
-/// Calls `lead` with `task`, whose runs on other threads count as inside of the tasks that this thread is in: a task behind a
-/// second pool holds up the loop of the first as well.
+/// Calls `lead` with `task`. On other threads `task` runs with the `TASKS` of this thread: a task reached through a second
+/// pool also blocks the loop of the first.
 fn inherited(task: &(dyn Fn(usize) + Sync), lead: impl FnOnce(&(dyn Fn(usize) + Sync))) {
     let pools = TASKS.with_borrow(Vec::clone);
     if pools.is_empty() {
@@ -289,7 +289,7 @@ pub(crate) fn part(len: usize, unit: usize, parts: usize, i: usize) -> Range<usi
     bound(i)..bound(i + 1)
 }
 
-/// A mutable slice that tasks write in parallel, each a part of its own: the tiles of one output.
+/// Mutable slice that tasks write in parallel in disjoint parts, such as the tiles of an output.
 ///
 /// The borrow excludes all other access; callers of the unsafe methods guarantee that the parts are disjoint.
 #[derive(Debug)]
@@ -309,7 +309,7 @@ impl<T> Copy for Disjoint<'_, T> {}
 
 // SAFETY: it is a &mut [T], which may be sent if T may.
 unsafe impl<T: Send> Send for Disjoint<'_, T> {}
-// SAFETY: safe methods read `start` and `len` alone. `slice` hands out a &mut [T] on another thread, which needs T: Send,
+// SAFETY: safe methods read only `start` and `len`. `slice` returns a &mut [T] on another thread, which needs T: Send,
 // and its caller guarantees that no two overlap.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 

@@ -49,14 +49,14 @@ const SPIN: Duration = Duration::from_micros(20);
 const OUTSIDE: Duration = Duration::from_micros(50);
 /// Longest wait without blocking inside a pass: the serial parts of a pass are shorter, as a rule.
 const INSIDE: Duration = Duration::from_millis(2);
-/// A yield that takes longer has run another thread on this core.
+/// Yields that take longer have run another thread on this core.
 const PREEMPTED: Duration = Duration::from_micros(10);
 
 /// A bounded wait: spins, then yields, until the time is up or another thread needs the core; then the caller blocks.
 ///
-/// On a core of its own, a thread that waits for less than `INSIDE` goes on within a microsecond or two, where waking a
-/// blocked thread takes 5 to 50 us. Where threads compete for the core, the first yield that runs another thread ends the wait, so
-/// that a waiting thread takes at most `SPIN` and one context switch from the others.
+/// On its own core, a thread that waits for less than `INSIDE` continues within one or two microseconds; waking a blocked
+/// thread takes 5 to 50 us. If threads compete for the core, the first yield that runs another thread ends the wait, so a
+/// waiting thread costs the others at most `SPIN` and one context switch.
 pub(super) struct Patience {
     polls: u32,
     start: Option<Instant>,

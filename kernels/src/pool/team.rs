@@ -38,7 +38,7 @@ const ALL: u64 = 1 << 1;
 const LEADER_BLOCKED: u64 = 1 << 2;
 /// A task of a member has panicked.
 const PANICKED: u64 = 1 << 3;
-/// There will be no more loops.
+/// The team is dissolved.
 const OVER: u64 = 1 << 4;
 /// One member in the loop.
 const MEMBER: u64 = 1 << 5;
@@ -48,16 +48,16 @@ const BLOCKED: u64 = 1 << 15;
 const ALL_BLOCKED: u64 = FIELD * BLOCKED;
 /// One loop. The number has 39 bits; a member would have to stay blocked for exactly 2^39 loops to take one for another.
 const LOOP: u64 = 1 << 25;
-/// Greatest number of members.
+/// Maximum number of members.
 const FIELD: u64 = MAX_THREADS as u64 - 1;
 
-/// Most participants of a team.
+/// Maximum participants of a team.
 pub(super) const MAX_THREADS: usize = 1024;
 
 /// Blocked members that one thread wakes for a loop; each that wakes up wakes as many.
 const FAN_OUT: u64 = 2;
 
-/// What a panic carries.
+/// Payload of a panic.
 type Payload = Box<dyn Any + Send>;
 
 /// The tasks of a loop.
@@ -82,7 +82,7 @@ pub(super) struct Team {
     next: Box<[Next]>,
     /// First payload of a member of the current loop.
     panic: Mutex<Option<Payload>>,
-    /// Awake threads from which on a loop wakes no others.
+    /// Number of awake threads from which on a loop wakes no others.
     most_awake: u64,
     /// Callers inside a pass.
     passes: AtomicUsize,
@@ -153,7 +153,7 @@ impl Team {
         result.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
-    /// Leads one loop (OPEN or ALL); the caller holds `leader`. A panic of a task, of which there may be several, comes back.
+    /// Leads one loop (OPEN or ALL); the caller holds `leader`. Returns the panic of a task, one if there are several.
     fn lead(&self, tasks: Range<usize>, task: &(dyn Fn(usize) + Sync), kind: u64) -> Result<(), Payload> {
         // SAFETY: only the lifetime changes. The pointer is used inside the loop alone, which is over when `close` returns;
         // nothing between here and there unwinds, because `work` is caught.
@@ -198,7 +198,7 @@ impl Team {
     /// Blocks the leader until no member is in the loop.
     fn block_until_left(&self) {
         let mut guard = lock(&self.blocking);
-        // The last member to leave after this sees the flag, and waits for the lock before it notifies.
+        // The last member to leave after this sees the flag, and takes the lock before it notifies.
         let mut state = self.state.fetch_or(LEADER_BLOCKED, Relaxed);
         while state & MEMBERS != 0 {
             guard = self.left.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -250,7 +250,7 @@ impl Team {
                 continue;
             }
             let mut guard = lock(&self.blocking);
-            // Whoever opens a loop after this sees a blocked member, and waits for the lock before it notifies.
+            // A leader that opens a loop after this sees a blocked member, and takes the lock before it notifies.
             let mut state = self.state.fetch_add(BLOCKED, Relaxed);
             while !is_next(state) {
                 guard = self.opened.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -282,7 +282,7 @@ impl Team {
         }
     }
 
-    /// Dissolves the team: its members return. There is no loop, and there will be none.
+    /// Dissolves the team: its members return. Called outside of loops, and no loop may follow.
     pub(super) fn dissolve(&self) {
         let before = self.state.fetch_or(OVER, Relaxed);
         self.wake_all(before);

@@ -14,12 +14,12 @@ fn pool_of(threads: usize) -> Cpu {
     Cpu::new(Isa::choose().unwrap(), threads).unwrap()
 }
 
-/// A pool that wakes its threads as if each had a core, so that they interleave on any machine.
+/// Pool that wakes its threads as if each had a core, so that they interleave on any machine.
 fn awake_pool_of(threads: usize) -> Cpu {
     Cpu { isa: Isa::choose().unwrap(), block_cache: 2 << 20, pool: Arc::new(Pool::new(threads, threads).unwrap()) }
 }
 
-/// Runs `test` and fails if it is not over within two minutes.
+/// Runs `test`; fails if it takes longer than two minutes.
 fn ends(test: impl FnOnce() + Send + 'static) {
     let (send, over) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -53,7 +53,7 @@ fn a_loop_sees_what_the_loop_before_it_wrote() {
         let sum = cpu.enter(|| {
             let (mut from, mut to) = (vec![0u64; 61], vec![0u64; 61]);
             for round in 0..3000 {
-                // Every element depends on two of the last round, which other threads wrote.
+                // Every element depends on two elements of the last round, which other threads wrote.
                 let len = 2 + round % 60;
                 cpu.for_each_chunk(&mut to[..len], 1 + round % 3, |i, part| {
                     for (j, x) in part.iter_mut().enumerate() {
@@ -62,7 +62,7 @@ fn a_loop_sees_what_the_loop_before_it_wrote() {
                     }
                 });
                 if round % 500 == 0 {
-                    // Longer than members poll.
+                    // Longer than the polling time of members.
                     thread::sleep(Duration::from_millis(5));
                 }
                 std::mem::swap(&mut from, &mut to);
@@ -218,7 +218,7 @@ fn loops_of_rayons_threads_share_the_pool() {
         for _ in 0..200 {
             cpu.enter(|| {
                 cpu.for_each(2, |_| cpu.install(|| cpu.for_each(5, |_| _ = calls.fetch_add(1, Relaxed))));
-                // A thread that waits in a join runs other jobs, whose loops begin inside its pass.
+                // A thread that waits in a join runs other jobs, whose loops start inside its pass.
                 let nested = || cpu.enter(|| cpu.for_each(7, |_| _ = calls.fetch_add(1, Relaxed)));
                 cpu.install(|| rayon::join(|| rayon::join(nested, nested), || rayon::join(nested, nested)));
             });
@@ -237,7 +237,7 @@ fn reaching_every_thread_inside_a_task_is_refused_also_behind_another_pool() {
         };
         refused(&|| cpu.for_each(2, |_| cpu.on_every_thread(|_| ())));
         refused(&|| cpu.for_each(2, |_| other.for_each(2, |_| cpu.on_every_thread(|_| ()))));
-        // On the other pool's own thread.
+        // On a thread of the other pool.
         refused(&|| {
             cpu.for_each(2, |_| {
                 other.on_every_thread(|i| {
@@ -252,7 +252,7 @@ fn reaching_every_thread_inside_a_task_is_refused_also_behind_another_pool() {
     });
 }
 
-/// Tasks on two threads at the same time, all of which panic.
+/// Concurrent tasks on two threads, all of which panic.
 fn panics_on_both_threads(cpu: &Cpu) {
     let both = Barrier::new(2);
     let caught = catch_unwind(AssertUnwindSafe(|| {
@@ -354,7 +354,7 @@ fn threads_that_wait_long_do_not_take_cores() {
 
 #[test]
 fn members_poll_inside_a_pass() {
-    // The best of many, since other programs may hold the cores.
+    // Best of many: other programs may use the cores.
     let cpu = awake_pool_of(2);
     let answer = || {
         let both = Barrier::new(2);
@@ -369,7 +369,7 @@ fn members_poll_inside_a_pass() {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_default_number_of_threads_follows_the_affinity_mask() {
-    // The mask of this thread alone, which is what the system reports to it.
+    // `available_parallelism` uses the affinity mask of the calling thread.
     thread::spawn(|| {
         // SAFETY: all zeros is the empty set; the pointers are to sets that outlive the calls, of the size given.
         unsafe {

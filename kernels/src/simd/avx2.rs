@@ -1,29 +1,29 @@
-//! Eight lanes: AVX2 with FMA, every x86 server and laptop since 2013.
+//! Eight lanes: AVX2 with FMA and F16C (x86 since 2013).
 #![allow(clippy::missing_transmute_annotations)]
 
 use super::{Kernel, Simd, x86_operations};
 use half::bf16;
 use std::arch::x86_64::*;
 
-/// The token of AVX2 + FMA + F16C.
+/// Token of AVX2 + FMA + F16C.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(());
 
 impl Avx2 {
-    /// The token, if this machine has the instructions.
+    /// Token, if this machine has the instructions.
     pub fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"))
             .then_some(Self(()))
     }
 }
 
-/// Enables the first n of eight lanes for a masked load or store, as a window into ones followed by zeros.
+/// Mask of the first n of eight lanes for a masked load or store: a window into ones followed by zeros.
 static WINDOW: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[inline(always)]
 fn window(n: usize) -> __m256i {
     assert!(n <= 8);
-    // SAFETY: n <= 8, so the eight words from 8 - n on lie within the sixteen. Only called with a token at hand.
+    // SAFETY: n <= 8, so the eight words from 8 - n on are within the sixteen. Only called by owners of a token.
     unsafe { _mm256_loadu_si256(WINDOW.as_ptr().add(8 - n).cast()) }
 }
 
@@ -44,7 +44,7 @@ unsafe impl Simd for Avx2 {
         fn inner<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
             kernel.run(simd)
         }
-        // SAFETY: the token proves that the features are there.
+        // SAFETY: the token proves the features.
         unsafe { inner(self, kernel) }
     }
     x86_operations! {
@@ -63,7 +63,7 @@ unsafe impl Simd for Avx2 {
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: __m256) {
         // SAFETY: the token proves AVX2 and FMA; the caller guarantees the memory.
         unsafe {
-            // Nearest even: add 0x7fff and the bit that will be the last one, then cut. NaN is made quiet instead.
+            // Nearest even: add 0x7fff and the lowest bit that is kept, then truncate. NaN becomes quiet NaN.
             let bits = _mm256_castps_si256(x);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
             let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
@@ -94,7 +94,7 @@ unsafe impl Simd for Avx2 {
     fn mul_wide_u32(self, a: __m256i, b: __m256i) -> (__m256i, __m256i) {
         // SAFETY: the token proves AVX2 and FMA.
         unsafe {
-            // 64-bit products of the even and of the odd lanes, then their halves put back in lane order.
+            // 64-bit products of the even and of the odd lanes, then their halves in lane order.
             let even = _mm256_mul_epu32(a, b);
             let odd = _mm256_mul_epu32(_mm256_srli_epi64::<32>(a), _mm256_srli_epi64::<32>(b));
             let low = _mm256_blend_epi32::<0b1010_1010>(even, _mm256_slli_epi64::<32>(odd));
@@ -124,7 +124,7 @@ unsafe impl Simd for Avx2 {
     fn lt_u32(self, a: __m256i, b: __m256i) -> __m256 {
         // SAFETY: the token proves AVX2 and FMA.
         unsafe {
-            // The comparison is signed: moving both by 2^31 makes it unsigned.
+            // The comparison is signed; an offset of 2^31 on both sides makes it unsigned.
             let bias = _mm256_set1_epi32(i32::MIN);
             _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_xor_si256(b, bias), _mm256_xor_si256(a, bias)))
         }
@@ -154,7 +154,7 @@ unsafe impl Simd for Avx2 {
     fn transpose(self, rows: &mut [__m256; 16]) {
         // SAFETY: the token proves AVX2.
         unsafe {
-            // Within each 128-bit half: 4x4 transposes of four rows; then the halves change places.
+            // 4x4 transposes of four rows within each 128-bit half, then an exchange of halves.
             for four in rows[..8].chunks_exact_mut(4) {
                 let (ab_low, ab_high) = (_mm256_unpacklo_ps(four[0], four[1]), _mm256_unpackhi_ps(four[0], four[1]));
                 let (cd_low, cd_high) = (_mm256_unpacklo_ps(four[2], four[3]), _mm256_unpackhi_ps(four[2], four[3]));
@@ -170,7 +170,7 @@ unsafe impl Simd for Avx2 {
             }
         }
     }
-    /// Two rows a vector, a half of each: loads put the halves in place, and shuffles within halves remain.
+    /// Each vector is loaded from halves of two rows, which leaves only shuffles within halves.
     #[inline(always)]
     unsafe fn load_transposed(self, p: *const f32, leading: usize, rows: usize) -> [__m256; 16] {
         // SAFETY: the token proves AVX2; the caller guarantees the memory of the rows that exist.

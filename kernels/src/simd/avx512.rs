@@ -4,12 +4,12 @@ use super::{Kernel, Simd, x86_operations};
 use half::bf16;
 use std::arch::x86_64::*;
 
-/// The token of AVX-512 F + BW + DQ + VL, with AVX2 and FMA.
+/// Token of AVX-512 F + BW + DQ + VL, with AVX2 and FMA.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
 
 impl Avx512 {
-    /// The token, if this machine has the instructions.
+    /// Token, if this machine has the instructions.
     pub fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -43,7 +43,7 @@ unsafe impl Simd for Avx512 {
         fn inner<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
             kernel.run(simd)
         }
-        // SAFETY: the token proves that the features are there.
+        // SAFETY: the token proves the features.
         unsafe { inner(self, kernel) }
     }
     x86_operations! {
@@ -62,7 +62,7 @@ unsafe impl Simd for Avx512 {
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: __m512) {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory.
         unsafe {
-            // Nearest even: add 0x7fff and the bit that will be the last one, then cut. NaN is made quiet instead.
+            // Nearest even: add 0x7fff and the lowest bit that is kept, then truncate. NaN becomes quiet NaN.
             let bits = _mm512_castps_si512(x);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
             let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -91,7 +91,7 @@ unsafe impl Simd for Avx512 {
     fn mul_wide_u32(self, a: __m512i, b: __m512i) -> (__m512i, __m512i) {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
         unsafe {
-            // 64-bit products of the even and of the odd lanes, then their halves put back in lane order.
+            // 64-bit products of the even and of the odd lanes, then their halves in lane order.
             const ODD: __mmask16 = 0b1010_1010_1010_1010;
             let even = _mm512_mul_epu32(a, b);
             let odd = _mm512_mul_epu32(_mm512_srli_epi64::<32>(a), _mm512_srli_epi64::<32>(b));
@@ -144,7 +144,7 @@ unsafe impl Simd for Avx512 {
     fn split_exponent(self, y: __m512) -> (__m512, __m512) {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
         unsafe {
-            // 0: what is left of rounding to whole numbers, half to even.
+            // Immediate 0: remainder of rounding to integers, half to even.
             let rest = _mm512_reduce_ps::<0>(y);
             (_mm512_sub_ps(y, rest), rest)
         }
@@ -156,7 +156,7 @@ unsafe impl Simd for Avx512 {
     fn transpose(self, rows: &mut [__m512; 16]) {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
         unsafe {
-            // Within each 128-bit quarter: 4x4 transposes of four rows; then the quarters change places.
+            // 4x4 transposes of four rows within each 128-bit quarter, then an exchange of quarters.
             for four in rows.chunks_exact_mut(4) {
                 let (ab_low, ab_high) = (_mm512_unpacklo_ps(four[0], four[1]), _mm512_unpackhi_ps(four[0], four[1]));
                 let (cd_low, cd_high) = (_mm512_unpacklo_ps(four[2], four[3]), _mm512_unpackhi_ps(four[2], four[3]));
@@ -178,7 +178,7 @@ unsafe impl Simd for Avx512 {
             }
         }
     }
-    /// Four rows a vector, a quarter of each: loads put the quarters in place, and shuffles within quarters remain.
+    /// Each vector is loaded from quarters of four rows, which leaves only shuffles within quarters.
     #[inline(always)]
     unsafe fn load_transposed(self, p: *const f32, leading: usize, rows: usize) -> [__m512; 16] {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL; the caller guarantees the memory of the rows that exist.

@@ -1,4 +1,4 @@
-//! How numbers are stored: f32 or bf16. Arithmetic is always f32.
+//! Storage types: f32 or bf16. Arithmetic is always f32.
 
 use super::{MAX_LANES, Simd};
 use half::bf16;
@@ -16,14 +16,14 @@ impl DType {
     /// All storage types.
     pub const ALL: [Self; 2] = [Self::F32, Self::Bf16];
 
-    /// Bytes of one number.
+    /// Bytes of an element.
     pub const fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
         }
     }
-    /// The name used in kernel names: `f32` or `bf16`.
+    /// Name in kernel names: `f32` or `bf16`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -44,7 +44,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// A type that kernels can store numbers in. Sealed: f32 and bf16.
+/// Storage type of kernels. Sealed: f32 and bf16.
 pub trait Element: bytemuck::Pod + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
     /// The type as a value.
     const DTYPE: DType;
@@ -52,35 +52,35 @@ pub trait Element: bytemuck::Pod + Send + Sync + std::fmt::Debug + sealed::Seale
     fn from_f32(x: f32) -> Self;
     /// Exact.
     fn to_f32(self) -> f32;
-    /// The LANES numbers at `p`.
+    /// Loads LANES elements at `p`.
     /// # Safety
-    /// `p` is valid for reading LANES numbers.
+    /// `p` is valid for reading LANES elements.
     unsafe fn load_ptr<S: Simd>(simd: S, p: *const Self) -> S::F32;
-    /// Writes LANES numbers at `p`.
+    /// Stores LANES elements at `p`.
     /// # Safety
-    /// `p` is valid for writing LANES numbers.
+    /// `p` is valid for writing LANES elements.
     unsafe fn store_ptr<S: Simd>(simd: S, p: *mut Self, x: S::F32);
-    /// As [`Simd::load_transposed`].
+    /// [`Simd::load_transposed`] of elements.
     /// # Safety
-    /// `rows <= LANES`, and `p` is valid for reading `rows` times LANES numbers, `leading` apart.
+    /// `rows <= LANES`, and `p` is valid for reading `rows` times LANES elements, `leading` apart.
     unsafe fn load_transposed<S: Simd>(simd: S, p: *const Self, leading: usize, rows: usize) -> [S::F32; 16];
-    /// All of `x`, which holds at most LANES numbers; zeros in the other lanes.
+    /// Loads all of `x`, at most LANES elements, with zeros in the other lanes.
     fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32;
-    /// Fills all of `x`, which holds at most LANES numbers.
+    /// Stores the first lanes to all of `x`, at most LANES elements.
     fn store_partial<S: Simd>(simd: S, x: &mut [Self], value: S::F32);
 
-    /// The first LANES numbers of `x`. Panics if there are fewer.
+    /// Loads the first LANES elements of `x`. Panics if there are fewer.
     #[inline(always)]
     fn load<S: Simd>(simd: S, x: &[Self]) -> S::F32 {
         assert!(x.len() >= S::LANES);
-        // SAFETY: the slice holds at least LANES numbers.
+        // SAFETY: the slice has at least LANES elements.
         unsafe { Self::load_ptr(simd, x.as_ptr()) }
     }
-    /// Writes the first LANES numbers of `x`. Panics if there are fewer.
+    /// Stores the first LANES elements of `x`. Panics if there are fewer.
     #[inline(always)]
     fn store<S: Simd>(simd: S, x: &mut [Self], value: S::F32) {
         assert!(x.len() >= S::LANES);
-        // SAFETY: the slice holds at least LANES numbers.
+        // SAFETY: the slice has at least LANES elements.
         unsafe { Self::store_ptr(simd, x.as_mut_ptr(), value) }
     }
 }
@@ -156,10 +156,10 @@ impl Element for bf16 {
     fn load_partial<S: Simd>(simd: S, x: &[Self]) -> S::F32 {
         const { assert!(S::LANES <= MAX_LANES, "partial vectors of `Wide` do not exist") };
         assert!(x.len() <= S::LANES);
-        // A tail occurs once a row: through a full vector on the stack.
+        // Through a full vector on the stack: a tail occurs at most once per row.
         let mut full = [bf16::ZERO; MAX_LANES];
         full[..x.len()].copy_from_slice(x);
-        // SAFETY: `full` holds MAX_LANES >= LANES elements, which the compiler has checked.
+        // SAFETY: `full` has MAX_LANES >= LANES elements (asserted at compile time).
         unsafe { simd.load_bf16_ptr(full.as_ptr()) }
     }
     #[inline(always)]

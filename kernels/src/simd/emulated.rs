@@ -1,14 +1,14 @@
-//! N lanes of plain Rust that round exactly as N lanes of the real instructions would.
+//! N emulated lanes in plain Rust with exactly the rounding of the real instructions.
 //!
-//! Slow, and meant to be (operations are calls, which keeps the compiler quick): it runs kernels written for AVX2 (N = 8) or AVX-512 (N = 16) on any machine, so that their
-//! tails, tiles and tables are tested where the instructions are missing. `tests::emulated_lanes_equal_real_lanes`
-//! holds it against the real thing where that exists.
+//! Runs kernels for AVX2 (N = 8) or AVX-512 (N = 16) on any machine, so that their tails, tiles and tables are tested
+//! without the instructions. Operations are calls, which is slow but compiles fast. The tests compare it with the real
+//! instructions if the machine has them.
 
 use super::{Kernel, Scalar, Simd, operations};
 use half::bf16;
 use std::array::from_fn;
 
-/// The token of N emulated lanes; every machine has it. N is a power of two, at most 16.
+/// Token of N emulated lanes; available on every machine. N is a power of two, at most 16.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Emulated<const N: usize>;
 
@@ -22,7 +22,7 @@ fn zip<A: Copy, B, const N: usize>(a: [A; N], b: [A; N], f: impl Fn(A, A) -> B) 
     from_fn(|i| f(a[i], b[i]))
 }
 
-/// Upper half onto lower half until one lane is left.
+/// Folds the upper half onto the lower half until one lane is left.
 #[inline(always)]
 fn fold<const N: usize>(mut a: [f32; N], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = N / 2;
@@ -39,7 +39,7 @@ fn fold<const N: usize>(mut a: [f32; N], f: impl Fn(f32, f32) -> f32) -> f32 {
 unsafe impl<const N: usize> Simd for Emulated<N> {
     const LANES: usize = N;
     const REGISTERS: usize = if N > 8 { 32 } else { 16 };
-    // Four lanes stand for an instruction set that this crate does not have yet, so they take the unrolled paths of a real one.
+    // Four lanes represent an unsupported instruction set, and take the unrolled paths of a real one.
     const EMULATED: bool = N > 4;
     type F32 = [f32; N];
     type U32 = [u32; N];
@@ -78,12 +78,12 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
     }
     #[inline(never)]
     unsafe fn load_bf16_ptr(self, p: *const bf16) -> [f32; N] {
-        // SAFETY: the caller guarantees N readable numbers.
+        // SAFETY: the caller guarantees N readable elements.
         map(unsafe { p.cast::<[bf16; N]>().read_unaligned() }, bf16::to_f32)
     }
     #[inline(never)]
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: [f32; N]) {
-        // SAFETY: the caller guarantees N writable numbers.
+        // SAFETY: the caller guarantees N writable elements.
         unsafe { p.cast::<[bf16; N]>().write_unaligned(map(x, bf16::from_f32)) }
     }
     operations! { never
@@ -121,7 +121,7 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
     }
     #[inline(never)]
     fn split_exponent(self, y: [f32; N]) -> ([f32; N], [f32; N]) {
-        // AVX-512 has instructions of its own for this, which need no bound.
+        // AVX-512 has instructions for this, which need no lower bound.
         let y = if N > 8 { y } else { map(y, |y| Scalar.max(-127.0, y)) };
         let rest = map(y, |y| if y.is_infinite() { 0.0 } else { y - y.round_ties_even() });
         (zip(y, rest, |y, rest| y - rest), rest)

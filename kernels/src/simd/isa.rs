@@ -1,4 +1,4 @@
-//! Which instruction set runs a kernel: found at run time, clamped by `ALBERT_ISA`.
+//! Instruction sets: detection at run time, selection by `ALBERT_ISA`.
 
 #[cfg(test)]
 use super::Emulated;
@@ -7,7 +7,7 @@ use super::{Avx2, Avx512};
 use super::{Kernel, Scalar, Simd};
 use std::{fmt, str::FromStr};
 
-/// The name of an instruction set, whether this machine has it or not.
+/// Name of an instruction set, whether or not this machine has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IsaKind {
     /// Plain Rust, one lane.
@@ -31,7 +31,7 @@ impl IsaKind {
     pub const ALL: [Self; 6] =
         [Self::Scalar, Self::Avx2, Self::Avx512, Self::Emulated4, Self::Emulated8, Self::Emulated16];
 
-    /// The name as `ALBERT_ISA` spells it.
+    /// Name in `ALBERT_ISA`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -62,7 +62,7 @@ impl fmt::Display for IsaKind {
     }
 }
 
-/// A name of an instruction set that is unknown, or that this machine lacks.
+/// Error: unknown name of an instruction set, or one that this machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownIsa(String);
 
@@ -83,10 +83,10 @@ impl FromStr for IsaKind {
     }
 }
 
-/// An instruction set that this machine has. Owning the value proves it.
+/// Instruction set of this machine; owning the value proves that the machine has it.
 ///
-/// The emulated ones exist in this crate's own tests alone, and those of 8 and 16 lanes only with `--cfg emulated_isas`
-/// (`.ci/emulated.sh`): for machines without AVX2 or AVX-512. Emulated kernels are the greater part of the tests' code.
+/// Emulated ones exist only in this crate's tests, those of 8 and 16 lanes only with `--cfg emulated_isas`
+/// (`.ci/emulated.sh`), for machines without AVX2 or AVX-512: emulated kernels are most of the tests' code size.
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
     /// Plain Rust.
@@ -132,7 +132,7 @@ fn lanes_of<S: Simd>(_: S) -> usize {
 }
 
 impl Isa {
-    /// The instruction set called `kind`, if this machine has it.
+    /// Instruction set `kind`, if this machine has it.
     pub fn new(kind: IsaKind) -> Option<Self> {
         match kind {
             IsaKind::Scalar => Some(Self::Scalar(Scalar)),
@@ -155,20 +155,20 @@ impl Isa {
         }
     }
 
-    /// The real instruction sets of this machine, narrow to wide.
+    /// Real instruction sets of this machine, narrow to wide.
     pub fn real() -> Vec<Self> {
         IsaKind::REAL.into_iter().filter_map(Self::new).collect()
     }
 
-    /// Everything a kernel can be tested on here: the real ones and, within this crate's tests, the emulated ones.
+    /// Instruction sets for tests: the real ones and, within this crate's tests, the emulated ones.
     pub fn testable() -> Vec<Self> {
         IsaKind::ALL.into_iter().filter_map(Self::new).collect()
     }
 
-    /// The widest of this machine, or the one that the environment variable `ALBERT_ISA` names.
+    /// Widest instruction set of this machine, or the one in the environment variable `ALBERT_ISA`.
     ///
     /// # Errors
-    /// `ALBERT_ISA` names something unknown or missing here.
+    /// `ALBERT_ISA` is unknown, or this machine lacks it.
     pub fn choose() -> Result<Self, UnknownIsa> {
         match std::env::var("ALBERT_ISA") {
             Ok(name) => Self::new(name.parse()?).ok_or(UnknownIsa(name)),
@@ -176,7 +176,7 @@ impl Isa {
         }
     }
 
-    /// Its name.
+    /// Name of the instruction set.
     pub const fn kind(self) -> IsaKind {
         match self {
             Self::Scalar(_) => IsaKind::Scalar,
@@ -193,12 +193,12 @@ impl Isa {
         }
     }
 
-    /// f32 lanes in a vector.
+    /// f32 lanes of a vector.
     pub fn lanes(self) -> usize {
         with_token!(self, simd => lanes_of(simd))
     }
 
-    /// Runs `kernel` with the vectors of this instruction set. Call it inside the worker thread, once a task.
+    /// Runs `kernel` with the vectors of this instruction set. Call it inside the worker thread, once per task.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         with_token!(self, simd => simd.vectorize(kernel))

@@ -1,19 +1,19 @@
-//! Vectors of f32 whose width is the machine's: one kernel source, every instruction set.
+//! Portable SIMD vectors of f32: one kernel source for every instruction set.
 //!
 //! A kernel is a struct with its arguments that implements [`Kernel`]; [`Isa::run`] hands it a *token* (`Avx2`,
 //! `Avx512`, ...). Owning a token proves that the machine has the instructions, because only `detect` makes one, so
 //! the operations on it are safe. The token's `vectorize` enters a `#[target_feature]` function once; everything
-//! below it is `#[inline(always)]` and becomes plain vector instructions. Enter it once a task, inside the worker
+//! below it is `#[inline(always)]` and becomes plain vector instructions. Enter it once per task, inside the worker
 //! thread, never per element.
 //!
-//! In tests, `Emulated<N>` has N lanes of plain Rust and rounds as the real instructions do: code for lane widths
-//! that a machine lacks is tested through it, to the bit.
+//! In tests, `Emulated<N>` has N lanes of plain Rust with the rounding of the real instructions, so that code for lane
+//! widths that the machine lacks is tested with the same bits.
 //!
-//! Conventions, all of them those of x86: `max(a, b)` is `a` if `a > b` and else `b` (so a NaN in `b` survives and one
-//! in `a` does not); sums over lanes add the upper half to the lower half until one lane is left; float to integer
-//! rounds half to even; bf16 rounds to nearest even and keeps NaN quiet.
+//! Conventions are those of x86: `max(a, b)` is `a` if `a > b`, else `b` (a NaN in `b` propagates, a NaN in `a` does not);
+//! sums over lanes add the upper half to the lower half until one lane is left; float to integer rounds half to even; bf16
+//! rounds to nearest even, and NaN becomes quiet NaN.
 //!
-//! Limits: f32 arithmetic only, storage in f32 or bf16. NEON is absent until a machine is there to test it.
+//! Limits: f32 arithmetic only, storage in f32 or bf16. No NEON, for lack of a machine to test it.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -42,13 +42,13 @@ pub(crate) use wide::{WIDTH, Wide};
 
 use half::bf16;
 
-/// Work that is the same for every instruction set: the body of a kernel, generic over the vectors it is given.
+/// Body of a kernel, generic over the instruction set.
 ///
-/// Mark `run` and everything it calls `#[inline(always)]`, or the instructions of the token do not reach it.
+/// `run` and everything that it calls must be `#[inline(always)]`; otherwise they are compiled without the instruction set.
 pub trait Kernel {
-    /// What the work gives back.
+    /// Result of the kernel.
     type Output;
-    /// Does the work with the vectors of `simd`.
+    /// Runs the kernel with the vectors of `simd`.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
@@ -108,25 +108,25 @@ macro_rules! x86_operations {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_operations;
 
-/// The most lanes of an instruction set.
+/// Maximum lanes of an instruction set.
 pub(crate) const MAX_LANES: usize = 16;
 
-/// The vector operations of one instruction set. The value is a token: holding it proves that they can be executed.
+/// Vector operations of one instruction set. The value is a token: owning it proves that the machine supports them.
 ///
 /// # Safety
 /// An implementation must only be constructible where its instructions exist.
 pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
-    /// f32 lanes in a vector. A power of two, at most 16 (`Wide`, which loops over whole vectors alone, has four times that).
+    /// f32 lanes of a vector: a power of two, at most 16 (`Wide`, which has no partial vectors, has four times as many).
     const LANES: usize;
-    /// Vector registers that the instruction set names; register tiles must fit them.
+    /// Architectural vector registers; register tiles must fit them.
     const REGISTERS: usize;
-    /// True where lanes are plain Rust, for tests: kernels with many unrolled variants may then compile one that loops.
+    /// True for emulated lanes of tests: kernels with many unrolled variants may compile a loop instead.
     const EMULATED: bool = false;
-    /// LANES floats.
+    /// Vector of LANES floats.
     type F32: Copy;
-    /// LANES 32-bit words, unsigned or two's complement as the operation says.
+    /// Vector of LANES 32-bit words, unsigned or two's complement depending on the operation.
     type U32: Copy;
-    /// One truth value a lane.
+    /// One boolean per lane.
     type Mask: Copy;
 
     /// Runs `kernel` with this instruction set enabled for everything that is inlined into it.
@@ -139,29 +139,29 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// 0, 1, 2, ... LANES-1.
     fn iota(self) -> Self::U32;
 
-    /// The LANES floats at `p`.
+    /// Loads LANES floats at `p`.
     /// # Safety
     /// `p` is valid for reading LANES floats. No alignment is needed.
     unsafe fn load_ptr(self, p: *const f32) -> Self::F32;
-    /// Writes LANES floats at `p`.
+    /// Stores LANES floats at `p`.
     /// # Safety
     /// `p` is valid for writing LANES floats. No alignment is needed.
     unsafe fn store_ptr(self, p: *mut f32, x: Self::F32);
-    /// The first `n` floats at `p`, zeros in the other lanes; memory behind them is not touched.
+    /// Loads the first `n` floats at `p`, with zeros in the other lanes; does not access memory past them.
     /// # Safety
     /// `n <= LANES` and `p` is valid for reading `n` floats.
     unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> Self::F32;
-    /// Writes the first `n` lanes at `p`; memory behind them is not touched.
+    /// Stores the first `n` lanes at `p`; does not access memory past them.
     /// # Safety
     /// `n <= LANES` and `p` is valid for writing `n` floats.
     unsafe fn store_ptr_partial(self, p: *mut f32, n: usize, x: Self::F32);
-    /// The LANES bf16 numbers at `p`, widened (exact).
+    /// Loads LANES bf16 elements at `p`, widened (exact).
     /// # Safety
-    /// `p` is valid for reading LANES bf16 numbers.
+    /// `p` is valid for reading LANES bf16 elements.
     unsafe fn load_bf16_ptr(self, p: *const bf16) -> Self::F32;
-    /// Rounds to bf16 (nearest even) and writes LANES numbers at `p`.
+    /// Rounds to bf16 (nearest even) and stores LANES elements at `p`.
     /// # Safety
-    /// `p` is valid for writing LANES bf16 numbers.
+    /// `p` is valid for writing LANES bf16 elements.
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: Self::F32);
 
     /// a + b
@@ -172,24 +172,24 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
     /// a / b
     fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// a · b + c, rounded once where the instruction set has it (everywhere but `Scalar`).
+    /// a · b + c, rounded once (twice in `Scalar`).
     fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
-    /// c - a · b, rounded as `mul_add`.
+    /// c - a · b, rounded like `mul_add`.
     fn neg_mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
-    /// `a` where a > b, else `b`.
+    /// `a` if a > b, else `b`.
     fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// `a` where a < b, else `b`.
+    /// `a` if a < b, else `b`.
     fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
     /// √a
     fn sqrt(self, a: Self::F32) -> Self::F32;
 
-    /// The bits of the floats.
+    /// Bits of the floats.
     fn as_bits(self, a: Self::F32) -> Self::U32;
-    /// The floats with these bits.
+    /// Floats with these bits.
     fn as_floats(self, a: Self::U32) -> Self::F32;
     /// Rounds to the nearest integer (half to even), two's complement; |a| < 2^31.
     fn round_to_int(self, a: Self::F32) -> Self::U32;
-    /// The integers (two's complement) as floats.
+    /// Converts integers (two's complement) to floats.
     fn int_to_float(self, a: Self::U32) -> Self::F32;
     /// a + b modulo 2^32
     fn add_u32(self, a: Self::U32, b: Self::U32) -> Self::U32;
@@ -203,22 +203,22 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     fn or(self, a: Self::U32, b: Self::U32) -> Self::U32;
     /// a << BITS
     fn shl<const BITS: u32>(self, a: Self::U32) -> Self::U32;
-    /// a >> BITS, zeros from above
+    /// a >> BITS, zero-filled
     fn shr<const BITS: u32>(self, a: Self::U32) -> Self::U32;
 
-    /// a < b; false where either is NaN.
+    /// a < b; false if either is NaN.
     fn lt(self, a: Self::F32, b: Self::F32) -> Self::Mask;
     /// a < b, both unsigned.
     fn lt_u32(self, a: Self::U32, b: Self::U32) -> Self::Mask;
-    /// `a` where the mask holds, else `b`.
+    /// `a` where the mask is true, else `b`.
     fn select(self, mask: Self::Mask, a: Self::F32, b: Self::F32) -> Self::F32;
 
-    /// Sum over the lanes: upper half added to lower half until one is left.
+    /// Sum over the lanes: adds the upper half to the lower half until one lane is left.
     fn reduce_sum(self, a: Self::F32) -> f32;
-    /// Greatest lane, halves folded as in `reduce_sum`.
+    /// Maximum over the lanes, folded like `reduce_sum`.
     fn reduce_max(self, a: Self::F32) -> f32;
 
-    /// Transposes the LANES x LANES matrix whose rows are the first LANES vectors; the others stay as they are.
+    /// Transposes the LANES x LANES matrix whose rows are the first LANES vectors; the others are unchanged.
     #[inline(always)]
     fn transpose(self, rows: &mut [Self::F32; 16]) {
         let mut cells = [[0f32; 16]; 16];
@@ -231,8 +231,8 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         }
     }
 
-    /// Columns as vectors: lane i of vector j is `p[i * leading + j]` for the first `rows` lanes and zero for the others. The
-    /// first LANES vectors count.
+    /// Loads columns as vectors: lane i of vector j is `p[i * leading + j]` for the first `rows` lanes, else zero. Only the
+    /// first LANES vectors are defined.
     /// # Safety
     /// `rows <= LANES`, and `p` is valid for reading `rows` times LANES floats, `leading` apart.
     #[inline(always)]
@@ -271,61 +271,61 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         let bit = self.and(self.as_bits(sign), self.splat_u32(0x8000_0000));
         self.as_floats(self.or(self.as_bits(magnitude), bit))
     }
-    /// What storing as bf16 leaves of the numbers: rounded to nearest even; NaN stays.
+    /// Rounds to bf16 (nearest even), as f32; NaN stays NaN.
     #[inline(always)]
     fn round_bf16(self, a: Self::F32) -> Self::F32 {
         let bits = self.as_bits(a);
         let odd = self.and(self.shr::<16>(bits), self.splat_u32(1));
         let rounded = self.add_u32(bits, self.add_u32(odd, self.splat_u32(0x7fff)));
         let value = self.as_floats(self.and(rounded, self.splat_u32(0xffff_0000)));
-        // Rounded, a NaN could become a number: a + a is that NaN, and everything else is below infinity.
+        // Rounding could turn a NaN into another value; a + a is a quiet NaN, and infinity for an infinity.
         let number = self.lt(self.abs(a), self.splat(f32::INFINITY));
         self.select(number, value, self.add(a, a))
     }
-    /// (n, r) with y = n + r, n an integer and |r| <= ½, for |y| < 2^22. A y below -127 may count as -127.
+    /// (n, r) with y = n + r, n an integer and |r| <= ½, for |y| < 2^22. Values below -127 may be replaced by -127.
     #[inline(always)]
     fn split_exponent(self, y: Self::F32) -> (Self::F32, Self::F32) {
-        // Numbers of this size have no fraction bits: adding it rounds, half to even.
+        // Floats of this size have no fraction bits: the addition rounds half to even.
         const SHIFT: f32 = 12_582_912.0;
         let y = self.max(self.splat(-127.0), y);
         let n = self.sub(self.add(y, self.splat(SHIFT)), self.splat(SHIFT));
         (n, self.sub(y, n))
     }
-    /// a · 2^n for a = 2^r but for rounding, (n, r) from [`split_exponent`](Self::split_exponent), n <= 127. What is
-    /// below 2^-126 may be any number from 0 to 2^-125.
+    /// a · 2^n for a = 2^r up to rounding, with (n, r) from [`split_exponent`](Self::split_exponent) and n <= 127. Results
+    /// below 2^-126 may be any value from 0 to 2^-125.
     #[inline(always)]
     fn scale_by_power(self, a: Self::F32, n: Self::F32) -> Self::F32 {
         self.as_floats(self.add_u32(self.as_bits(a), self.shl::<23>(self.round_to_int(n))))
     }
-    /// The first LANES floats of `x`. Panics if there are fewer.
+    /// Loads the first LANES floats of `x`. Panics if there are fewer.
     #[inline(always)]
     fn load(self, x: &[f32]) -> Self::F32 {
         assert!(x.len() >= Self::LANES);
         // SAFETY: the slice holds at least LANES floats.
         unsafe { self.load_ptr(x.as_ptr()) }
     }
-    /// Writes the first LANES floats of `x`. Panics if there are fewer.
+    /// Stores the first LANES floats of `x`. Panics if there are fewer.
     #[inline(always)]
     fn store(self, x: &mut [f32], value: Self::F32) {
         assert!(x.len() >= Self::LANES);
         // SAFETY: the slice holds at least LANES floats.
         unsafe { self.store_ptr(x.as_mut_ptr(), value) }
     }
-    /// All of `x`, which holds at most LANES floats; zeros in the other lanes.
+    /// Loads all of `x`, at most LANES floats, with zeros in the other lanes.
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::F32 {
         assert!(x.len() <= Self::LANES);
         // SAFETY: the length is within LANES and the slice holds that many floats.
         unsafe { self.load_ptr_partial(x.as_ptr(), x.len()) }
     }
-    /// Fills all of `x`, which holds at most LANES floats.
+    /// Stores the first lanes to all of `x`, at most LANES floats.
     #[inline(always)]
     fn store_partial(self, x: &mut [f32], value: Self::F32) {
         assert!(x.len() <= Self::LANES);
         // SAFETY: the length is within LANES and the slice holds that many floats.
         unsafe { self.store_ptr_partial(x.as_mut_ptr(), x.len(), value) }
     }
-    /// True in the lanes whose index is below n.
+    /// Mask of the lanes below n.
     #[inline(always)]
     fn first(self, n: usize) -> Self::Mask {
         self.lt_u32(self.iota(), self.splat_u32(n as u32))

@@ -1,10 +1,10 @@
-//! One lane: what every machine can run, and the plainest reading of each operation.
+//! One lane of plain Rust: runs on every machine, and defines each operation.
 
 use super::{Kernel, Simd, operations};
 use half::bf16;
 
-/// The token of plain Rust arithmetic; every machine has it. `mul_add` rounds twice, because a machine without a
-/// fused multiply-add would call a slow library routine for it.
+/// Token of plain Rust arithmetic; available on every machine. `mul_add` rounds twice, because a fused multiply-add is a
+/// slow library call on machines without the instruction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar;
 
@@ -37,7 +37,7 @@ unsafe impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn load_ptr_partial(self, p: *const f32, n: usize) -> f32 {
-        // SAFETY: read only where the caller guarantees one float.
+        // SAFETY: read only if the caller guarantees one float.
         if n == 0 { 0.0 } else { unsafe { p.read_unaligned() } }
     }
     #[inline(always)]
@@ -49,12 +49,12 @@ unsafe impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn load_bf16_ptr(self, p: *const bf16) -> f32 {
-        // SAFETY: the caller guarantees one readable number.
+        // SAFETY: the caller guarantees one readable element.
         unsafe { p.read_unaligned() }.to_f32()
     }
     #[inline(always)]
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: f32) {
-        // SAFETY: the caller guarantees one writable number.
+        // SAFETY: the caller guarantees one writable element.
         unsafe { p.write_unaligned(bf16::from_f32(x)) }
     }
     operations! { always

@@ -1,10 +1,10 @@
-//! Each operation of each instruction set against plain Rust, and memory behind partial loads and stores.
+//! Operations of each instruction set against plain Rust, and bounds of partial loads and stores.
 
 use super::*;
 use crate::num::functions;
 use crate::num::philox::Stream;
 
-/// Interesting floats: specials, ties for rounding, and random bit patterns.
+/// Test values: specials, ties for rounding, and random bit patterns.
 fn samples() -> Vec<f32> {
     let mut x = vec![0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, f32::MIN_POSITIVE, f32::MAX, 1e-40, f32::INFINITY];
     let mut stream = Stream::new(1, [0; 3]);
@@ -71,7 +71,7 @@ impl Kernel for EveryOperation<'_> {
             rows[23].extend(wide[..S::LANES].iter().map(|x| x.to_bits()));
             let mut rounded = [0f32; 16];
             s.store(&mut rounded, s.round_bf16(a));
-            assert_eq!(rounded[..S::LANES], wide[..S::LANES], "rounded in registers and by way of memory");
+            assert_eq!(rounded[..S::LANES], wide[..S::LANES], "rounded in registers and through memory");
             rows[24].extend(rounded[..S::LANES].iter().map(|x| x.to_bits()));
         }
         *self.out = rows.concat();
@@ -147,7 +147,7 @@ impl Kernel for Partial<'_> {
         let value = s.load_partial(&self.x[..n]);
         s.store_partial(&mut self.y[..n], value);
         bf16::store_partial(s, &mut self.narrow[..n], value);
-        assert_eq!(s.reduce_sum(value), self.x[..n].iter().sum::<f32>(), "lanes behind the end are zero");
+        assert_eq!(s.reduce_sum(value), self.x[..n].iter().sum::<f32>(), "lanes past the end are zero");
         let again = bf16::load_partial(s, &self.narrow[..n]);
         assert_eq!(s.reduce_sum(again), self.x[..n].iter().sum::<f32>());
     }
@@ -228,7 +228,7 @@ fn columns_are_loaded_without_touching_rows_that_do_not_exist() {
     for isa in Isa::testable() {
         let (lanes, leading) = (isa.lanes(), isa.lanes() + 3);
         for rows in 0..=lanes {
-            // Not a number more than the rows have.
+            // No element past the rows.
             let x: Vec<f32> =
                 (0..if rows == 0 { 0 } else { (rows - 1) * leading + lanes }).map(|i| i as f32 + 1.0).collect();
             let mut y = vec![f32::NAN; 256];
@@ -241,7 +241,7 @@ fn columns_are_loaded_without_touching_rows_that_do_not_exist() {
     }
 }
 
-/// 2^y by way of its whole and its broken part, and functions of a whole row of vectors.
+/// 2^y from its integer and fractional parts, and functions of several vectors.
 struct Powers<'a> {
     y: &'a [f32],
     out: &'a mut [f32],
@@ -281,7 +281,7 @@ fn powers_of_two_keep_their_bound_and_vanish_below() {
     }
 }
 
-/// Every operation that a row kernel may use, on vectors one after the other and side by side.
+/// Operations of row kernels on single vectors and on `Wide`.
 struct Combined<'a> {
     x: &'a [f32],
     out: &'a mut Vec<u32>,
@@ -304,7 +304,7 @@ impl Combined<'_> {
                 s.round_bf16(s.div(x, s.splat(3.0))),
                 s.select(s.first(S::LANES / 2), x, s.zero()),
             ];
-            // By vector, so that both ways give the numbers in one order: first(n) is told apart by its zeros alone.
+            // Results of one vector after the other; the result of first(n) depends on the width.
             let mut lanes = [0f32; 64];
             for result in results {
                 s.store(&mut lanes, result);

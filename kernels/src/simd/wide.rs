@@ -1,23 +1,22 @@
-//! Four vectors as one: what keeps a processor busy where each step of a computation waits for the one before.
+//! Four vectors as one, for instruction-level parallelism in long dependency chains.
 //!
-//! A polynomial of degree five is a chain of five multiply-adds of four cycles each, while two of them could start in
-//! every cycle. A processor looks some hundred instructions ahead for independent ones, which are two or three elements of
-//! an activation one after the other. With four vectors side by side in every operation, neighboring instructions
-//! are independent.
+//! A polynomial of degree five is a chain of five multiply-adds with a latency of four cycles each, while the core can start
+//! two per cycle. The out-of-order window of some hundred instructions covers only two or three successive vectors of an
+//! activation. With four vectors in every operation, neighboring instructions are independent.
 
 use super::{Kernel, Simd};
 use half::bf16;
 use std::array::from_fn;
 
-/// Vectors side by side.
+/// Vectors per operation.
 pub(crate) const WIDTH: usize = 4;
 
-/// The token of four vectors of S as one of four times as many lanes. Only for loops over columns: `vectorize` has been
-/// entered with S, partial vectors and transposes do not exist.
+/// Token of vectors with four times the lanes of S. Only for loops over columns: `vectorize` must have been entered with S;
+/// partial vectors and transposes are not supported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wide<S>(pub(crate) S);
 
-/// One operation of each of the four.
+/// Methods that apply an operation of S to each of the four vectors.
 macro_rules! each {
     ($($name:ident($($x:ident: $t:ident),*) -> $r:ident;)*) => {$(
         #[inline(always)]
@@ -27,7 +26,7 @@ macro_rules! each {
     )*};
 }
 
-// SAFETY: it holds a token of S, and executes nothing else.
+// SAFETY: it owns a token of S, and executes only instructions of S.
 unsafe impl<S: Simd> Simd for Wide<S> {
     const LANES: usize = WIDTH * S::LANES;
     const REGISTERS: usize = S::REGISTERS;

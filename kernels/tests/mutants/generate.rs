@@ -9,7 +9,7 @@
 //! | expect_tx | `mbarrier.….expect_tx` | the same |
 //! | guard | `@p` and `@!p` | drop, negate |
 //! | swizzle | `xor` whose result is part of an address | replace by its first or second operand |
-//! | update | assignment to an integer that is assigned more than once: stages, phases, counters, pointers | delete, duplicate, move up and down |
+//! | update | assignment to an integer that is assigned more than once: stage, phase, counter, pointer | the same |
 //!
 //! Mutants are a function of the text. Some are equivalent by construction: [`Mutant::equivalent`] names the
 //! [rule](crate::rules).

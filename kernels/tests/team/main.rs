@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A model fails on a data race (accesses to a cell without happens-before), a deadlock or a failed assertion. Waiting
-//! threads either poll forever, or block at once, where a lost wake-up is a deadlock. The team is compiled unchanged and once
-//! for each planted fault: an ordering weakened to relaxed, which a model must detect.
+//! threads either poll forever, or block at once, where a lost wake-up is a deadlock. The team is compiled unchanged and
+//! once for each planted fault: an ordering weakened to relaxed, which a model must detect.
 
 mod primitives;
 mod shared_workers;
