@@ -24,11 +24,11 @@ pub mod reduce;
 mod register_tile;
 pub mod roofline;
 mod rows;
+mod rowwise;
 pub mod runner;
 pub mod simd;
 pub mod simulated;
 pub mod softmax;
-mod sweep;
 
 pub use pool::{Cpu, CpuError};
 pub use simd::{DType, Element, Isa, IsaKind};

@@ -3,8 +3,8 @@
 use super::Activation;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
+use crate::rowwise::{Columns, sweep};
 use crate::simd::{Element, Kernel, Simd};
-use crate::sweep::{Columns, sweep};
 use std::marker::PhantomData;
 
 /// y = act(x + bias) for `x`, `y` [T, F], `bias` `[F]`; `pre` [T, F] receives x + bias if backward needs it.

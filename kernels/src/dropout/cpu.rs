@@ -3,8 +3,8 @@
 use super::{BLOCK, Dropout};
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::rowwise::{Columns, sweep};
 use crate::simd::{Element, Kernel, Simd};
-use crate::sweep::{Columns, sweep};
 use std::ops::Range;
 
 /// Computes y = x · m(row, column) for `x`, `y` [T, columns]; backward is the same call on the gradient.

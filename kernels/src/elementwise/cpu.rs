@@ -4,8 +4,8 @@ use super::{Binary, Broadcast, Unary};
 use crate::num::functions;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
+use crate::rowwise::{Columns, sweep, sweep_in_place};
 use crate::simd::{Element, Kernel, Simd};
-use crate::sweep::{Columns, sweep, sweep_in_place};
 use std::ops::Range;
 
 /// y = a ∘ b for `a`, `y` [T, columns] and `b` of the shape that `broadcast` defines.

@@ -4,8 +4,8 @@ use super::Lookup;
 use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::rowwise::{Columns, sweep};
 use crate::simd::{Element, Kernel, Simd};
-use crate::sweep::{Columns, sweep};
 use std::ops::Range;
 
 /// Computes out [T, width]: for each token the sum of one row of each table.

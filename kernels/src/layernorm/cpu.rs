@@ -5,8 +5,8 @@ use crate::extent::area;
 use crate::pool::Cpu;
 use crate::reduce::{add_blocks, column_sums_scratch_len, row_block};
 use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::rowwise::{Columns, rows_on, sweep_prefetching};
 use crate::simd::{DType, Element, Kernel, Simd};
-use crate::sweep::{Columns, rows_on, sweep_asking};
 use std::{marker::PhantomData, ops::Range};
 
 /// y of x (+ residual); `sum_out` receives s if backward needs it, `stats` [T, 2] mean and rstd.
@@ -69,17 +69,17 @@ impl<X: Element> Kernel for Forward<'_, X> {
             match (residual, sum_out) {
                 (Some(r), Some(s)) => {
                     let written = [rows_on(1, s), rows_on(1, normalize.y)];
-                    let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], [&mut *s]);
+                    let [sum] = sweep_prefetching(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], [&mut *s]);
                     normalize.finish(simd, [&*s], sum, stats, [x, r]);
                 }
                 (Some(r), None) => {
                     let written = [rows_on(1, normalize.y)];
-                    let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], []);
+                    let [sum] = sweep_prefetching(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], []);
                     normalize.finish(simd, [x, r], sum, stats, [x, r]);
                 }
                 (None, s) => {
                     let written = [rows_on(1, normalize.y)];
-                    let [sum] = sweep_asking(simd, columns, &Sum::<X>::NEW, written, [x], [], [], []);
+                    let [sum] = sweep_prefetching(simd, columns, &Sum::<X>::NEW, written, [x], [], [], []);
                     normalize.finish(simd, [x], sum, stats, [x]);
                     if let Some(s) = s {
                         s.copy_from_slice(x);
@@ -112,10 +112,10 @@ impl<X: Element> Row<'_, X> {
         let columns = self.y.len();
         let mean = sum / columns as f32;
         let (squared, read) = (SquaredDeviations::<X>(mean, PhantomData), read.map(|row| rows_on(2, row)));
-        let [squares] = sweep_asking(simd, columns, &squared, read, parts, [], [], []);
+        let [squares] = sweep_prefetching(simd, columns, &squared, read, parts, [], [], []);
         let rstd = 1.0 / (squares / columns as f32 + self.eps).sqrt();
         let normalize = Normalize::<X> { mean, rstd, storage: PhantomData };
-        sweep_asking(simd, columns, &normalize, [], parts, [self.gain, self.bias], [], [self.y]);
+        sweep_prefetching(simd, columns, &normalize, [], parts, [self.gain, self.bias], [], [self.y]);
         stats.copy_from_slice(&[mean, rstd]);
     }
 }
@@ -269,10 +269,10 @@ impl<X: Element> Kernel for Backward<'_, X> {
             let (mean, rstd) = (stats[0], stats[1]);
             let sums = Sums { mean, rstd };
             let (written, update) = ([rows_on(1, ds)], [&mut *dgain, &mut *dbias]);
-            let [g, gx] = sweep_asking(simd, columns, &sums, written, [s, dy], [gain], update, []);
+            let [g, gx] = sweep_prefetching(simd, columns, &sums, written, [s, dy], [gain], update, []);
             let input = InputGradient { mean, rstd, mean_g: g / columns as f32, mean_gx: gx / columns as f32 };
             let read = [s, dy].map(|row| rows_on(2, row));
-            sweep_asking(simd, columns, &input, read, [s, dy], [gain], [], [ds]);
+            sweep_prefetching(simd, columns, &input, read, [s, dy], [gain], [], [ds]);
         }
     }
 }

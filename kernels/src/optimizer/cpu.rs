@@ -4,8 +4,8 @@
 use super::{AdamConfig, Segment, Step};
 use crate::pool::Cpu;
 use crate::rows::{RowOutputs, Rows};
+use crate::rowwise::{Columns, sweep};
 use crate::simd::{Kernel, Simd};
-use crate::sweep::{Columns, sweep};
 use std::ops::Range;
 
 /// Maximum parameters of a task.

@@ -4,8 +4,8 @@ use crate::num::functions;
 use crate::num::poly::LOG2_E;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
+use crate::rowwise::{Columns, rows_on, sweep_in_place, sweep_prefetching};
 use crate::simd::{DType, Element, Kernel, Simd};
-use crate::sweep::{Columns, rows_on, sweep_asking, sweep_in_place};
 
 /// y = softmax of each row of `x`, both [T, columns].
 ///
@@ -47,14 +47,15 @@ impl<X: Element> Kernel for Forward<'_, X> {
     fn run<S: Simd>(self, simd: S) {
         for (x, y) in self.x.chunks(self.columns).zip(self.y.chunks_mut(self.columns)) {
             let (read, written) = ([rows_on(2, x)], [rows_on(1, y)]);
-            let [max] = sweep_asking(simd, x.len(), &Max, written, [x], [], [], []);
+            let [max] = sweep_prefetching(simd, x.len(), &Max, written, [x], [], [], []);
             if X::DTYPE == DType::F32 {
-                let [sum] = sweep_asking(simd, x.len(), &Exp { max, factor: 1.0 }, read, [x], [], [], [&mut *y]);
+                let [sum] = sweep_prefetching(simd, x.len(), &Exp { max, factor: 1.0 }, read, [x], [], [], [&mut *y]);
                 sweep_in_place::<S, X, _, 0, 0, 1, 0>(simd, x.len(), &Scale(1.0 / sum), [], [], [y]);
             } else {
                 // Recomputes the exponentials, so that results are rounded once.
-                let [sum] = sweep_asking(simd, x.len(), &SumOfExp(max), read, [x], [], [], []);
-                let _: [f32; 1] = sweep_asking(simd, x.len(), &Exp { max, factor: 1.0 / sum }, [], [x], [], [], [y]);
+                let [sum] = sweep_prefetching(simd, x.len(), &SumOfExp(max), read, [x], [], [], []);
+                let _: [f32; 1] =
+                    sweep_prefetching(simd, x.len(), &Exp { max, factor: 1.0 / sum }, [], [x], [], [], [y]);
             }
         }
     }
@@ -165,8 +166,8 @@ impl<X: Element> Kernel for Backward<'_, X> {
         let rows = self.y.chunks(self.columns).zip(self.dy.chunks(self.columns));
         for ((y, dy), dx) in rows.zip(self.dx.chunks_mut(self.columns)) {
             let (read, written) = ([y, dy].map(|row| rows_on(2, row)), [rows_on(1, dx)]);
-            let [dot] = sweep_asking(simd, y.len(), &Dot, written, [y, dy], [], [], []);
-            sweep_asking(simd, y.len(), &InputGradient { dot }, read, [y, dy], [], [], [dx]);
+            let [dot] = sweep_prefetching(simd, y.len(), &Dot, written, [y, dy], [], [], []);
+            sweep_prefetching(simd, y.len(), &InputGradient { dot }, read, [y, dy], [], [], [dx]);
         }
     }
 }

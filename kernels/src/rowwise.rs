@@ -1,34 +1,33 @@
-//! One pass over the columns of a row, LANES at a time: the loop that every row kernel shares.
+//! Loop over the columns of a row, LANES at a time, shared by all row kernels.
 //!
-//! A kernel says what happens to LANES neighboring columns ([`Columns::step`]), which reads like its equation;
-//! [`sweep`] walks the row, four vectors side by side, and takes care of the tail: the last vector ends with the row and
-//! overlaps the one before. There are four kinds of streams:
+//! A kernel defines a step on LANES neighboring columns ([`Columns::step`]), which reads like its equation. [`sweep`] loops
+//! over the row with four vectors per iteration, and handles the tail: the last vector ends at the row's end and overlaps
+//! the previous one. There are four kinds of streams:
 //!
 //! ```text
 //! x: [&[X]; _]         read       activations in their storage type (f32 or bf16)
 //! p: [&[f32]; _]       read       parameters, gradients of parameters, statistics
-//! u: [&mut [f32]; _]   updated    f32 that is read and written back (sums over rows, optimizer state)
+//! u: [&mut [f32]; _]   updated    f32 read and written back (sums over rows, optimizer state)
 //! y: [&mut [X]; _]     written    outputs in their storage type
 //! ```
 //!
-//! and any number of sums over the row. Sums are kept in four independent accumulators (latency of an addition: four
-//! cycles), folded in a fixed order, so the result depends on the lane width but on nothing else.
+//! and any number of sums over the row. A sum has four independent accumulators (an addition has a latency of four cycles),
+//! folded in a fixed order, so the result depends only on the lane width.
 #![allow(unsafe_code)]
 
 use crate::simd::{Element, Simd, WIDTH, Wide, prefetch, prefetch_l2};
 
-/// Bytes by which rows that do not come from a near cache are asked for ahead: the machine's own guess ends with each
-/// page.
+/// Prefetch distance in bytes for rows in L3 or memory: the hardware prefetcher stops at page boundaries.
 const AHEAD: usize = 2048;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// What is done with LANES neighboring columns. See the module for the kinds of streams.
+/// Step of a row kernel on LANES neighboring columns. The module lists the kinds of streams.
 ///
-/// Mark `step` `#[inline(always)]`. It may see a column twice, and zeros beyond the end of a row of fewer than LANES
-/// columns: what it makes of them is neither stored nor summed.
+/// `step` must be `#[inline(always)]`. It may be called with a column twice, and with zeros past the end of a row of fewer
+/// than LANES columns; results of these are neither stored nor summed.
 pub(crate) trait Columns<const NX: usize, const NP: usize, const NU: usize, const NY: usize, const SUMS: usize> {
-    /// Takes the columns' inputs, updates `u` and adds to `sums`; gives the outputs.
+    /// Computes the outputs from the inputs, updates `u` and adds to `sums`.
     fn step<S: Simd>(
         &self,
         simd: S,
@@ -38,23 +37,23 @@ pub(crate) trait Columns<const NX: usize, const NP: usize, const NU: usize, cons
         sums: &mut [S::F32; SUMS],
     ) -> [S::F32; NY];
 
-    /// What an accumulator starts with: adding it changes nothing.
+    /// Initial value of an accumulator: the identity of `combine`.
     const IDENTITY: f32 = 0.0;
-    /// How two accumulators become one: their sum, unless the kernel wants another fold.
+    /// Combines two accumulators: the sum unless the kernel overrides it.
     #[inline(always)]
     fn combine<S: Simd>(simd: S, a: S::F32, b: S::F32) -> S::F32 {
         simd.add(a, b)
     }
-    /// How the lanes of an accumulator become one number.
+    /// Reduces the lanes of an accumulator.
     #[inline(always)]
     fn fold<S: Simd>(simd: S, a: S::F32) -> f32 {
         simd.reduce_sum(a)
     }
 }
 
-/// Walks the first `len` columns of all streams and returns the sums. Panics if a stream is shorter.
+/// Processes the first `len` columns of all streams and returns the sums. Panics if a stream is shorter.
 ///
-/// Asks for what its streams will need next, as if the row went on.
+/// Prefetches x and y at a fixed distance ahead, also past the end of the row.
 #[inline(always)]
 pub(crate) fn sweep<
     S: Simd,
@@ -75,22 +74,22 @@ pub(crate) fn sweep<
     y: [&mut [X]; NY],
 ) -> [f32; SUMS] {
     let (read, written) = (x.map(<[X]>::as_ptr), y.each_ref().map(|y| y.as_ptr()));
-    let ask = |c| {
+    let ahead = |c| {
         for stream in read.into_iter().chain(written) {
             for line in lines::<S, X>(stream.wrapping_add(c)) {
                 prefetch(line.wrapping_add(AHEAD));
             }
         }
     };
-    walk(simd, len, columns, ask, x, p, u, y)
+    each_vector(simd, len, columns, ahead, x, p, u, y)
 }
 
-/// [`sweep`] of a row that is swept several times: asks, at its own pace, for what lies at `far` and behind it.
+/// [`sweep`] for kernels with several sweeps per row: prefetches the rows at `far` into L2 at the pace of the sweep.
 ///
-/// A kernel reads a row in its first sweep and writes one in its last, and memory would rest in between. Asked for while
-/// another sweep computes, rows read and rows written come side by side (LayerNorm over 4096 x 3072: 1.4 times as fast).
+/// Such a kernel reads a row in its first sweep and writes one in its last, and memory is idle in between. Prefetching later
+/// rows during the other sweeps overlaps memory and arithmetic (LayerNorm over 4096 x 3072: 1.4 times as fast).
 #[inline(always)]
-pub(crate) fn sweep_asking<
+pub(crate) fn sweep_prefetching<
     S: Simd,
     X: Element,
     C: Columns<NX, NP, NU, NY, SUMS>,
@@ -110,29 +109,29 @@ pub(crate) fn sweep_asking<
     u: [&mut [f32]; NU],
     y: [&mut [X]; NY],
 ) -> [f32; SUMS] {
-    let ask = |c| {
+    let ahead = |c| {
         for stream in far {
             for line in lines::<S, X>(stream.wrapping_add(c)) {
                 prefetch_l2(line);
             }
         }
     };
-    walk(simd, len, columns, ask, x, p, u, y)
+    each_vector(simd, len, columns, ahead, x, p, u, y)
 }
 
-/// Where the row lies that is `rows` rows behind `row`, if there is one: only to be asked for.
+/// Address of the row `rows` rows after `row`, for prefetching only: the row may not exist.
 #[inline(always)]
 pub(crate) fn rows_on<X>(rows: usize, row: &[X]) -> *const X {
     row.as_ptr().wrapping_add(rows * row.len())
 }
 
-/// The cache lines of the columns of one step from `p` on.
+/// Cache lines of the columns of one iteration from `p` on.
 #[inline(always)]
 fn lines<S: Simd, X>(p: *const X) -> impl Iterator<Item = *const u8> {
     (0..WIDTH * S::LANES * size_of::<X>()).step_by(LINE).map(move |line| p.cast::<u8>().wrapping_add(line))
 }
 
-/// [`sweep`] that updates streams of the storage type, and asks for nothing.
+/// [`sweep`] that updates streams of the storage type, without prefetching.
 #[inline(always)]
 pub(crate) fn sweep_in_place<
     S: Simd,
@@ -150,12 +149,12 @@ pub(crate) fn sweep_in_place<
     p: [&[f32]; NP],
     u: [&mut [X]; NU],
 ) -> [f32; SUMS] {
-    walk(simd, len, columns, |_| {}, x, p, u, [])
+    each_vector(simd, len, columns, |_| {}, x, p, u, [])
 }
 
-/// The loop behind them; `ask(c)` asks for what is needed later, when column `c` is reached.
+/// Loop of all sweeps; calls `ahead(c)`, which prefetches, at column `c`.
 #[inline(always)]
-fn walk<
+fn each_vector<
     S: Simd,
     X: Element,
     U: Element,
@@ -169,7 +168,7 @@ fn walk<
     simd: S,
     len: usize,
     columns: &C,
-    ask: impl Fn(usize),
+    ahead: impl Fn(usize),
     x: [&[X]; NX],
     p: [&[f32]; NP],
     mut u: [&mut [U]; NU],
@@ -190,8 +189,8 @@ fn walk<
     let mut wide_sums = [[simd.splat(C::IDENTITY); WIDTH]; SUMS];
     let mut c = 0;
     while len - c >= WIDTH * S::LANES {
-        ask(c);
-        // SAFETY: WIDTH · LANES columns from c on lie within `len`, which no stream is shorter than.
+        ahead(c);
+        // SAFETY: WIDTH · LANES columns from c on are within `len`, and no stream is shorter than `len`.
         unsafe { full(Wide(simd), columns, &x, &p, &mut u, &mut y, c, &mut wide_sums) };
         c += WIDTH * S::LANES;
     }
@@ -202,7 +201,7 @@ fn walk<
         c += S::LANES;
     }
     if c < len && len >= S::LANES {
-        // SAFETY: LANES columns up to `len` lie within `len`.
+        // SAFETY: `len >= LANES`, so the last LANES columns are within `len`.
         unsafe { overlapping(simd, columns, &x, &p, &mut u, &mut y, len - S::LANES, c, &mut sums) };
     } else if c < len {
         let before = sums;
@@ -224,7 +223,7 @@ fn walk<
 /// One full vector of columns from `c` on.
 ///
 /// # Safety
-/// Every stream holds at least `c + LANES` numbers.
+/// Every stream has at least `c + LANES` elements.
 #[inline(always)]
 unsafe fn full<
     S: Simd,
@@ -247,7 +246,7 @@ unsafe fn full<
     sums: &mut [S::F32; SUMS],
 ) {
     let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
-    // SAFETY: the caller guarantees LANES numbers from c on in every stream.
+    // SAFETY: the caller guarantees LANES elements from c on in every stream.
     unsafe {
         for i in 0..NX {
             vx[i] = X::load_ptr(simd, x[i].as_ptr().add(c));
@@ -268,11 +267,11 @@ unsafe fn full<
     }
 }
 
-/// The last vector of a row, from `c` on, whose columns below `done` were done before: they are computed once more, but
-/// neither summed nor updated again. Cheaper than a partial vector, which for bf16 goes through memory.
+/// Last vector of a row, from `c` on. Columns below `done` are recomputed, but neither summed nor updated a second time.
+/// Faster than a partial vector, which goes through memory in bf16.
 ///
 /// # Safety
-/// Every stream holds at least `c + LANES` numbers.
+/// Every stream has at least `c + LANES` elements.
 #[inline(always)]
 unsafe fn overlapping<
     S: Simd,
@@ -295,9 +294,9 @@ unsafe fn overlapping<
     done: usize,
     sums: &mut [S::F32; SUMS],
 ) {
-    let again = simd.first(done - c);
+    let recomputed = simd.first(done - c);
     let (sums_before, mut u_before) = (*sums, [simd.zero(); NU]);
-    // SAFETY: the caller guarantees LANES numbers from c on in every stream.
+    // SAFETY: the caller guarantees LANES elements from c on in every stream.
     unsafe {
         for i in 0..NU {
             u_before[i] = U::load_ptr(simd, u[i].as_ptr().add(c));
@@ -305,15 +304,15 @@ unsafe fn overlapping<
         full(simd, columns, x, p, u, y, c, sums);
         for i in 0..NU {
             let updated = U::load_ptr(simd, u[i].as_ptr().add(c));
-            U::store_ptr(simd, u[i].as_mut_ptr().add(c), simd.select(again, u_before[i], updated));
+            U::store_ptr(simd, u[i].as_mut_ptr().add(c), simd.select(recomputed, u_before[i], updated));
         }
     }
     for k in 0..SUMS {
-        sums[k] = simd.select(again, sums_before[k], sums[k]);
+        sums[k] = simd.select(recomputed, sums_before[k], sums[k]);
     }
 }
 
-/// A row of `len` < LANES columns.
+/// Row of `len` < LANES columns.
 #[inline(always)]
 fn partial<
     S: Simd,
