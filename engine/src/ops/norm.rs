@@ -184,7 +184,7 @@ impl LayerNorm {
 
 fn too_wide(columns: usize) -> EngineError {
     let most = kernels::layernorm::cuda::MAX_COLUMNS;
-    EngineError::shape("layer_norm", format!("rows of {columns} numbers on a GPU, and at most {most} are possible"))
+    EngineError::shape("layer_norm", format!("rows of {columns} elements on a GPU, and at most {most} are possible"))
 }
 
 fn cost(x: &Tensor, streams: usize) -> Cost {

@@ -54,7 +54,7 @@ pub enum Read {
 impl Entry {
     /// Loads `count` contiguous elements, a power of two, as f32; the address is a multiple of their bytes, or of 16.
     #[track_caller]
-    pub fn load_numbers(&self, storage: Storage, at: Address<Global>, count: u32, read: Read) -> Vec<Reg<F32>> {
+    pub fn load_elements(&self, storage: Storage, at: Address<Global>, count: u32, read: Read) -> Vec<Reg<F32>> {
         let mut values = Vec::with_capacity(count as usize);
         let step = count.min(storage.vector());
         for first in (0..count).step_by(step as usize) {
@@ -76,7 +76,7 @@ impl Entry {
         values
     }
 
-    /// [`Entry::load_numbers`] where the condition holds, zeros where it does not: straight-line code, so that several
+    /// [`Entry::load_elements`] where the condition holds, zeros where it does not: straight-line code, so that several
     /// loads overlap.
     #[track_caller]
     pub fn load_numbers_if(
@@ -130,9 +130,9 @@ impl Entry {
     }
 
     /// Rounds f32 values to the storage type and stores them contiguously; their count and the address as for
-    /// [`Entry::load_numbers`].
+    /// [`Entry::load_elements`].
     #[track_caller]
-    pub fn store_numbers(&self, storage: Storage, at: Address<Global>, values: &[Reg<F32>]) {
+    pub fn store_elements(&self, storage: Storage, at: Address<Global>, values: &[Reg<F32>]) {
         let step = values.len().min(storage.vector() as usize);
         for (i, run) in values.chunks(step).enumerate() {
             let at = at.plus((i * step) as i32 * storage.bytes() as i32);
@@ -212,7 +212,7 @@ impl Entry {
         }
     }
 
-    /// [`Entry::store_numbers`] one at a time, without those past the end of the row.
+    /// [`Entry::store_elements`] one at a time, without those past the end of the row.
     #[track_caller]
     pub fn store_numbers_below(
         &self,
@@ -225,7 +225,7 @@ impl Entry {
         for (i, &value) in values.iter().enumerate() {
             let at = at.plus(i as i32 * storage.bytes() as i32);
             let exists = self.lt(self.add(first, i as u32), end);
-            self.when(exists, || self.store_numbers(storage, at, &[value]));
+            self.when(exists, || self.store_elements(storage, at, &[value]));
         }
     }
 }

@@ -68,7 +68,7 @@ fn forward_of<X: Element, F: Function>(cpu: &Cpu, x: &[X], bias: Option<&[f32]>,
     let isa = cpu.isa();
     // Without a bias the elements are independent: rows of any width will do.
     let width = bias.map_or(1, <[f32]>::len);
-    assert!(width > 0 && x.len().is_multiple_of(width), "activation: {} numbers are no rows of {width}", x.len());
+    assert!(width > 0 && x.len().is_multiple_of(width), "activation: {} elements are no rows of {width}", x.len());
     let outputs = (Rows::new(y, width), Rows::optional(pre, width));
     for_each_block(cpu, x.len() / width, rows_per_task(width), outputs, |rows, (y, pre)| {
         let x = &x[rows.start * width..rows.end * width];

@@ -105,7 +105,7 @@ impl Attention {
     fn assert_rows(&self, name: &str, len: usize, tokens: usize, ld: usize) {
         assert!(ld >= self.hidden(), "attention: rows of {name} are {ld} apart, but {} wide", self.hidden());
         let least = span(tokens, self.hidden(), ld);
-        assert!(len >= least, "attention: {name} holds {len} numbers, {tokens} rows take {least}");
+        assert!(len >= least, "attention: {name} holds {len} elements, {tokens} rows take {least}");
     }
 }
 

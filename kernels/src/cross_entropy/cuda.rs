@@ -233,7 +233,7 @@ impl Rows {
         let row = k.min_u32(row, k.sub(table.rows, 1u32));
         let (first, classes) = table.row(k, row);
         let z = k.index(logits, first, storage.bytes());
-        let number = |c| k.load_numbers(storage, k.index(z, c, storage.bytes()).at(0), 1, Read::Mutable)[0];
+        let number = |c| k.load_elements(storage, k.index(z, c, storage.bytes()).at(0), 1, Read::Mutable)[0];
         k.comment("the greatest logit, and where it stands first");
         let greatest = k.variable("greatest", f32::NEG_INFINITY);
         let class = k.variable("class", 0u32);
@@ -277,12 +277,12 @@ impl Rows {
             let [label] = k.ld::<U32, 1>(k.index(labels, row, 4u32).at(0));
             let [greatest, inverse] = k.ld::<F32, 2>(k.index(norms, row, 8u32).at(0));
             let [dloss] = k.ld::<F32, 1>(k.index(dlosses, row, 4u32).at(0));
-            let z = k.load_numbers(from, k.index(logits, at, from.bytes()).at(0), 1, Read::Mutable)[0];
+            let z = k.load_elements(from, k.index(logits, at, from.bytes()).at(0), 1, Read::Mutable)[0];
             let p = k.mul(k.exp(k.sub(z, greatest), Precision::Single), inverse);
             let hot = k.selp(1.0f32, 0.0f32, k.setp(Compare::Eq, class, label));
             let dz = k.mul(k.sub(p, hot), dloss);
             let dz = k.selp(dz, 0.0f32, k.lt(label, classes));
-            k.store_numbers(to, k.index(dlogits, at, to.bytes()).at(0), &[dz]);
+            k.store_elements(to, k.index(dlogits, at, to.bytes()).at(0), &[dz]);
         };
         match table.place {
             Place::Classes(classes) => k.if_(k.lt(class, classes), || {

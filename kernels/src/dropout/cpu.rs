@@ -17,7 +17,7 @@ pub fn apply<X: Element>(cpu: &Cpu, dropout: &Dropout, columns: usize, x: &[X], 
     if x.is_empty() {
         return;
     }
-    assert!(columns > 0 && x.len().is_multiple_of(columns), "dropout: {} numbers are no rows of {columns}", x.len());
+    assert!(columns > 0 && x.len().is_multiple_of(columns), "dropout: {} elements are no rows of {columns}", x.len());
     let isa = cpu.isa();
     for_each_block(cpu, x.len() / columns, rows_per_task(columns), Rows::new(y, columns), |rows, y| {
         isa.run(Apply { dropout: *dropout, columns, x, rows, y });

@@ -227,8 +227,8 @@ impl Apply {
                     // Not read-only loads: y may be x.
                     k.if_(k.lt(column, columns), || match self.aligned {
                         true => {
-                            let x = k.load_numbers(storage, x, 8, Read::Mutable);
-                            k.store_numbers(storage, y, &multiplied(x));
+                            let x = k.load_elements(storage, x, 8, Read::Mutable);
+                            k.store_elements(storage, y, &multiplied(x));
                         }
                         false => {
                             let x = k.load_numbers_below(storage, x, 8, column, columns, Read::Mutable);

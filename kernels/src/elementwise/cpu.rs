@@ -23,7 +23,7 @@ pub fn binary<X: Element>(
 ) {
     assert_eq!(a.len(), y.len(), "{operation:?}: a and y differ in length");
     let rows = a.len().checked_div(columns).unwrap_or(0);
-    assert_eq!(a.len(), rows * columns, "{operation:?}: {} numbers are no rows of {columns}", a.len());
+    assert_eq!(a.len(), rows * columns, "{operation:?}: {} elements are no rows of {columns}", a.len());
     assert_eq!(b.len(), broadcast.len(rows, columns), "{operation:?}: b does not fit {broadcast:?}");
     let isa = cpu.isa();
     for_each_block(cpu, rows, rows_per_task(columns), Rows::new(y, columns), |rows, y| {

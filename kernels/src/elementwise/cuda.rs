@@ -140,7 +140,8 @@ impl Map {
         let i = k.mul_lo(thread, self.vector);
         k.if_(k.lt(i, k.mul_lo(rows, columns)), || {
             let at = |matrix: Ptr<Global>, i, storage: Storage| k.index(matrix, i, storage.bytes()).at(0);
-            let load = |matrix, i, storage| k.load_numbers(storage, at(matrix, i, storage), self.vector, Read::Mutable);
+            let load =
+                |matrix, i, storage| k.load_elements(storage, at(matrix, i, storage), self.vector, Read::Mutable);
             let first = match self.function {
                 Function::Repeat => self.spread(k, Broadcast::Scalar, inputs[0], i, columns),
                 _ => load(inputs[0], i, from),
@@ -165,14 +166,14 @@ impl Map {
                 }
                 Function::Cast => first,
             };
-            k.store_numbers(to, at(y, i, to), &values);
+            k.store_elements(to, at(y, i, to), &values);
         });
     }
 
     /// Second operand of `self.vector` elements from index `i` on.
     fn spread(&self, k: &Entry, broadcast: Broadcast, b: Ptr<Global>, i: Reg<U32>, columns: Reg<U32>) -> Vec<Reg<F32>> {
         let storage = Storage::from(self.from);
-        let load = |i, count| k.load_numbers(storage, k.index(b, i, storage.bytes()).at(0), count, Read::Again);
+        let load = |i, count| k.load_elements(storage, k.index(b, i, storage.bytes()).at(0), count, Read::Again);
         match broadcast {
             Broadcast::Full => load(i, self.vector),
             Broadcast::Row => load(k.rem_u32(i, columns), self.vector),
@@ -280,7 +281,7 @@ impl Transpose {
         let place = k.index(tile, k.mad_lo(along, TILE + 1, down), 4u32);
         for (i, (exists, at)) in (0..).zip(walk(column, row, columns, rows, y)) {
             let [value] = k.ld::<F32, 1>(place.at(i * (ROWS * 4) as i32));
-            k.when(exists, || k.store_numbers(storage, at, &[value]));
+            k.when(exists, || k.store_elements(storage, at, &[value]));
         }
     }
 }
@@ -336,8 +337,8 @@ impl Part {
         k.if_(k.lt(i, k.mul_lo(rows, columns)), || {
             let (row, column) = (k.div_u32(i, columns), k.rem_u32(i, columns));
             let at = |matrix, length| k.index(matrix, k.mad_lo(row, length, column), storage.bytes()).at(0);
-            let values = k.load_numbers(storage, at(x, x_row), self.vector, Read::Mutable);
-            k.store_numbers(storage, at(y, y_row), &values);
+            let values = k.load_elements(storage, at(x, x_row), self.vector, Read::Mutable);
+            k.store_elements(storage, at(y, y_row), &values);
         });
     }
 }

@@ -160,10 +160,10 @@ impl Gather {
                 let numbers = lookups.into_iter().map(|[ids, table]| {
                     let [id] = k.ld::<U32, 1>(k.index(ids, token, 4u32).at(0));
                     let row = k.index(table, id, k.shl(width, of_table.bytes().ilog2()));
-                    k.load_numbers(of_table, k.index(row, column, of_table.bytes()).at(0), 1, Read::Again)[0]
+                    k.load_elements(of_table, k.index(row, column, of_table.bytes()).at(0), 1, Read::Again)[0]
                 });
                 let sum = numbers.reduce(|sum, x| k.add(sum, x)).expect("at least one table");
-                k.store_numbers(storage, k.index(out, i, storage.bytes()).at(0), &[sum]);
+                k.store_elements(storage, k.index(out, i, storage.bytes()).at(0), &[sum]);
             });
         })
     }
@@ -244,12 +244,12 @@ impl AddPieces {
                 let partial = k.index(partial, column, 4u32);
                 let row = k.index(dtable, id, k.shl(width, storage.bytes().ilog2()));
                 let to = k.index(row, column, storage.bytes()).at(0);
-                let sum = k.variable("sum", k.load_numbers(storage, to, 1, Read::Mutable)[0]);
+                let sum = k.variable("sum", k.load_elements(storage, to, 1, Read::Mutable)[0]);
                 k.for_(begin, end, 1u32, |piece| {
                     let [part] = k.ld::<F32, 1>(k.index(partial, piece, pitch).at(0));
                     k.add_into(sum, sum, part);
                 });
-                k.store_numbers(storage, to, &[sum]);
+                k.store_elements(storage, to, &[sum]);
             });
         })
     }

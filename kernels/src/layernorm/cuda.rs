@@ -384,7 +384,7 @@ impl<'a> Rows<'a> {
         let of = |&(column, exists): &(Reg<U32>, Option<Reg<Pred>>)| {
             let at = k.index(row, column, storage.bytes()).at(0);
             match (self.kernel.aligned, exists) {
-                (true, None) => k.load_numbers(storage, at, 8, Read::Mutable),
+                (true, None) => k.load_elements(storage, at, 8, Read::Mutable),
                 (true, Some(exists)) => k.load_numbers_if(storage, at, 8, exists),
                 (false, _) => k.load_numbers_below(storage, at, 8, column, self.columns, Read::Mutable),
             }
@@ -403,7 +403,7 @@ impl<'a> Rows<'a> {
             let at = k.index(row, column, storage.bytes()).at(0);
             let stored = within.map_or(exists, |within| k.and(exists, within));
             k.if_(stored, || match self.kernel.aligned {
-                true => k.store_numbers(storage, at, values),
+                true => k.store_elements(storage, at, values),
                 false => k.store_numbers_below(storage, at, values, column, self.columns),
             });
         }

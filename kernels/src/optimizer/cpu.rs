@@ -72,7 +72,7 @@ pub fn lamb(
     let direction = Direction::new(hyper, step);
     let blocks = all_blocks(segments);
     let room = lamb_scratch_len(segments);
-    assert!(scratch.len() >= room, "optimizer: scratch holds {} numbers, {room} are needed", scratch.len());
+    assert!(scratch.len() >= room, "optimizer: scratch holds {} elements, {room} are needed", scratch.len());
     let (ratios, norms) = scratch[..room].split_at_mut(segments.len());
 
     let weights = &*params;

@@ -203,13 +203,13 @@ fn number(k: &Entry, matrix: Ptr<Global>, i: Reg<U32>) -> Address<Global> {
 }
 
 fn load(k: &Entry, matrix: Ptr<Global>, i: Reg<U32>) -> Reg<F32> {
-    k.load_numbers(Storage::F32, number(k, matrix, i), 1, Read::Mutable)[0]
+    k.load_elements(Storage::F32, number(k, matrix, i), 1, Read::Mutable)[0]
 }
 
 fn store_weight(k: &Entry, params: Ptr<Global>, half: Option<Ptr<Global>>, i: Reg<U32>, w: Reg<F32>) {
     k.st(number(k, params, i), [w]);
     if let Some(half) = half {
-        k.store_numbers(Storage::Bf16, k.index(half, i, 2u32).at(0), &[w]);
+        k.store_elements(Storage::Bf16, k.index(half, i, 2u32).at(0), &[w]);
     }
 }
 

@@ -158,7 +158,7 @@ pub fn row_sums<X: Element>(cpu: &Cpu, columns: usize, x: &[X], out: &mut [f32])
     assert_eq!(
         x.len(),
         area(out.len(), columns),
-        "row_sums: {} numbers are not {} rows of {columns}",
+        "row_sums: {} elements are not {} rows of {columns}",
         x.len(),
         out.len()
     );
@@ -202,7 +202,7 @@ pub const fn column_sums_scratch_len(rows: usize, columns: usize) -> usize {
 /// # Panics
 /// If lengths do not match.
 pub fn column_sums<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], out: &mut [f32], scratch: &mut [f32]) {
-    assert_eq!(x.len(), area(rows, columns), "column_sums: {} numbers are not {rows} rows of {columns}", x.len());
+    assert_eq!(x.len(), area(rows, columns), "column_sums: {} elements are not {rows} rows of {columns}", x.len());
     assert_eq!(out.len(), columns, "column_sums: out must hold one number a column");
     let block = row_block(rows);
     let room = column_sums_scratch_len(rows, columns);

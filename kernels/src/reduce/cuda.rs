@@ -151,7 +151,7 @@ impl ColumnSums {
             let mut total = (1..WARPS).fold(part(0), |sum, warp| k.add(sum, part(warp)));
             let to = k.index(k.index(out, block, k.shl(columns, 2)), column, 4u32).at(0);
             if self.accumulate {
-                total = k.add(k.load_numbers(Storage::F32, to, 1, Read::Mutable)[0], total);
+                total = k.add(k.load_elements(Storage::F32, to, 1, Read::Mutable)[0], total);
             }
             k.st(to, [total]);
         });
@@ -338,7 +338,7 @@ impl RowSums {
                 let sum = k.variable("sum", 0.0f32);
                 k.for_(lane, columns, 32u32, |column| {
                     let at = k.index(from, column, storage.bytes()).at(0);
-                    k.add_into(sum, sum, k.load_numbers(storage, at, 1, Read::Once)[0]);
+                    k.add_into(sum, sum, k.load_elements(storage, at, 1, Read::Once)[0]);
                 });
                 let sum = k.fold_lanes(sum, 32, Fold::Sum);
                 k.if_(k.setp(Compare::Eq, lane, 0u32), || k.st(k.index(out, row, 4u32).at(0), [sum]));

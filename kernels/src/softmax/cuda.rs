@@ -127,7 +127,7 @@ impl Softmax {
         let exists = k.lt(row, rows);
         let row = k.mul_lo(k.min_u32(row, k.sub(rows, 1u32)), columns);
         let element = |matrix: usize, c| k.index(matrices[matrix], k.add(row, c), storage.bytes()).at(0);
-        let load = |matrix, c| k.load_numbers(storage, element(matrix, c), 1, Read::Mutable)[0];
+        let load = |matrix, c| k.load_elements(storage, element(matrix, c), 1, Read::Mutable)[0];
         let each = |end: Reg<U32>, body: &dyn Fn(Reg<U32>)| k.for_(team.position, end, 32 * self.warps, body);
         let fold = |name, first: f32, step: &dyn Fn(Reg<F32>, Reg<U32>) -> Reg<F32>| {
             let value = k.variable::<F32>(name, first);
@@ -141,11 +141,11 @@ impl Softmax {
             let exp = |c| k.exp(k.sub(load(0, c), greatest), Precision::Single);
             let sum = team.fold(k, fold("sum", 0.0, &|sum, c| k.add(sum, exp(c))), Fold::Sum);
             let inverse = k.div(k.mov(1.0f32), sum);
-            each(end, &|c| k.store_numbers(storage, element(1, c), &[k.mul(exp(c), inverse)]));
+            each(end, &|c| k.store_elements(storage, element(1, c), &[k.mul(exp(c), inverse)]));
         } else {
             let dot = fold("dot", 0.0, &|sum, c| k.fma(load(0, c), load(1, c), sum));
             let dot = team.fold(k, dot, Fold::Sum);
-            each(end, &|c| k.store_numbers(storage, element(2, c), &[k.mul(load(0, c), k.sub(load(1, c), dot))]));
+            each(end, &|c| k.store_elements(storage, element(2, c), &[k.mul(load(0, c), k.sub(load(1, c), dot))]));
         }
     }
 }

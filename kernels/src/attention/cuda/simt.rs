@@ -50,7 +50,7 @@ impl Row<'_> {
         let k = self.k;
         let token = k.add(self.sequence.start, row);
         let place = k.mad_lo(token, self.sequence.heads, self.sequence.head);
-        k.load_numbers(Storage::F32, k.index(vector, place, 4u32).at(0), 1, Read::Once)[0]
+        k.load_elements(Storage::F32, k.index(vector, place, 4u32).at(0), 1, Read::Once)[0]
     }
 
     /// Σ_d a[d] · b[d] for `N` pairs of rows in one loop.
@@ -59,7 +59,7 @@ impl Row<'_> {
         let sums = pairs.map(|_| k.variable("dot", 0.0f32));
         k.for_(0u32, self.sizes.head_size, 1u32, |d| {
             for ((a, b), sum) in pairs.into_iter().zip(sums) {
-                let load = |row| k.load_numbers(Storage::F32, k.index(row, d, 4u32).at(0), 1, Read::Again)[0];
+                let load = |row| k.load_elements(Storage::F32, k.index(row, d, 4u32).at(0), 1, Read::Again)[0];
                 k.fma_into(sum, load(a), load(b), sum);
             }
         });

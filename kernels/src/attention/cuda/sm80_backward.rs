@@ -64,7 +64,7 @@ impl Flash {
         k.for_(k.shl(lane, 3), head_size, 8 * DELTA_LANES, |column| {
             let at = |matrix: Ptr<Global>| k.index(matrix, k.add(first, column), self.storage.bytes()).at(0);
             let load = |matrix| match self.aligned {
-                true => k.load_numbers(self.storage, at(matrix), 8, Read::Once),
+                true => k.load_elements(self.storage, at(matrix), 8, Read::Once),
                 false => k.load_numbers_below(self.storage, at(matrix), 8, column, head_size, Read::Once),
             };
             for (x, y) in load(out).into_iter().zip(load(dout)) {

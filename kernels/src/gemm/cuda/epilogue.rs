@@ -301,11 +301,11 @@ impl EpilogueEmitter {
         let output = self.options.output;
         let at = |matrix: Ptr<Global>, storage: Storage| matrix.at((16 * run.quarter * storage.bytes()) as i32);
         let load = |matrix: Ptr<Global>, storage: Storage, read: Read| match self.options.aligned {
-            true => k.load_numbers(storage, at(matrix, storage), 8, read),
+            true => k.load_elements(storage, at(matrix, storage), 8, read),
             false => k.load_numbers_below(storage, at(matrix, storage), 8, run.column, run.columns, read),
         };
         let store = |matrix: Ptr<Global>, values: &[Reg<F32>]| match self.options.aligned {
-            true => k.store_numbers(output, at(matrix, output), values),
+            true => k.store_elements(output, at(matrix, output), values),
             false => k.store_numbers_below(output, at(matrix, output), values, run.column, run.columns),
         };
         let add = |x: &[Reg<F32>], y: Vec<Reg<F32>>| x.iter().zip(y).map(|(&x, y)| k.add(x, y)).collect::<Vec<_>>();

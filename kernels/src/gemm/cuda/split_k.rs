@@ -92,6 +92,6 @@ impl SplitKReduce {
     }
 
     fn load(&self, k: &Entry, at: Ptr<Global>, read: Read) -> Reg<F32> {
-        k.load_numbers(Storage::F32, at.at(0), 1, read)[0]
+        k.load_elements(Storage::F32, at.at(0), 1, read)[0]
     }
 }
