@@ -159,7 +159,7 @@ fn rejects_fused_gradients_that_overlap() {
         for (hidden, ld, says) in [
             (0, 3 * HIDDEN, "H is 0"),
             (0, 0, "H is 0"),
-            (HIDDEN / 2, 3 * HIDDEN, "lie 8 apart"),
+            (HIDDEN / 2, 3 * HIDDEN, "8 columns apart"),
             (HIDDEN, 3 * HIDDEN - 1, "apart"),
             (HIDDEN, HIDDEN, "apart"),
             (usize::MAX / 3 + 1, 3 * HIDDEN, "apart"),
