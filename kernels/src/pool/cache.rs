@@ -1,7 +1,7 @@
 //! Cache size for which products are blocked: the L2 of a core, or a part of L3 if L2 is small.
 
-/// Minimum size. With blocks for the 512 KiB of L2 of a Zen 3 core, products with k = 3,072 were 8 to 10 % slower than with
-/// blocks that stream from its L3, and those with k = 768 equally fast (docs/results/gemm.md, Size of L2).
+/// Minimum size: that of the machines on which the blocks were tuned. Smaller blocks gained with some shapes and lost with
+/// others on a Zen 3 core with 512 KiB of L2 (docs/results/gemm.md, Size of L2).
 const LEAST: usize = 2 << 20;
 
 /// Allowed sizes of `ALBERT_L2`.
