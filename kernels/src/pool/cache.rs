@@ -69,13 +69,16 @@ mod tests {
 
     #[test]
     fn the_reported_size_is_that_of_linux() {
-        let index = (0..8).map(|i| format!("/sys/devices/system/cpu/cpu0/cache/index{i}"));
         let read = |folder: &str, name: &str| std::fs::read_to_string(format!("{folder}/{name}")).unwrap_or_default();
-        let folder = index.into_iter().find(|folder| read(folder, "level").trim() == "2");
-        let Some(size) = folder.and_then(|folder| parse(read(&folder, "size").trim())) else {
+        // Of all cores: those of a hybrid processor differ, and the test may run on any.
+        let folders = (0..1024).flat_map(|cpu| (0..8).map(move |i| (cpu, i)));
+        let folders = folders.map(|(cpu, i)| format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{i}"));
+        let l2 = folders.filter(|folder| read(folder, "level").trim() == "2");
+        let sizes: Vec<usize> = l2.filter_map(|folder| parse(read(&folder, "size").trim())).collect();
+        if sizes.is_empty() {
             println!("SKIPPED: the system reports no L2");
             return;
-        };
-        assert_eq!(reported(), Some(size));
+        }
+        assert!(reported().is_some_and(|size| sizes.contains(&size)), "{:?} is not among {sizes:?}", reported());
     }
 }

@@ -42,11 +42,9 @@ impl IsaKind {
             Self::Emulated16 => "emulated16",
         }
     }
-}
 
-impl IsaKind {
-    /// f32 elements of a vector.
-    pub(crate) const fn lanes(self) -> usize {
+    /// f32 lanes of a vector.
+    pub const fn lanes(self) -> usize {
         match self {
             Self::Scalar => 1,
             Self::Emulated4 => 4,
@@ -127,10 +125,6 @@ macro_rules! with_token {
     };
 }
 
-fn lanes_of<S: Simd>(_: S) -> usize {
-    S::LANES
-}
-
 impl Isa {
     /// Instruction set `kind`, if this machine has it.
     pub fn new(kind: IsaKind) -> Option<Self> {
@@ -195,7 +189,7 @@ impl Isa {
 
     /// f32 lanes of a vector.
     pub fn lanes(self) -> usize {
-        with_token!(self, simd => lanes_of(simd))
+        self.kind().lanes()
     }
 
     /// Runs `kernel` with the vectors of this instruction set. Call it inside the worker thread, once per task.

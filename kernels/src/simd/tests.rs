@@ -17,6 +17,24 @@ fn samples() -> Vec<f32> {
     x
 }
 
+/// Number of lanes that a kernel runs with.
+struct Lanes;
+
+impl Kernel for Lanes {
+    type Output = usize;
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> usize {
+        S::LANES
+    }
+}
+
+#[test]
+fn kernels_run_with_the_lanes_of_their_instruction_set() {
+    for isa in Isa::testable() {
+        assert_eq!(isa.run(Lanes), isa.kind().lanes(), "{}", isa.kind());
+    }
+}
+
 struct EveryOperation<'a> {
     a: &'a [f32],
     b: &'a [f32],
