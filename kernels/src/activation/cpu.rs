@@ -4,14 +4,25 @@ use super::Activation;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd};
+use crate::simd::{Element, Kernel, Simd, compiled_here};
 use std::marker::PhantomData;
 
-/// y = act(x + bias) for `x`, `y` [T, F], `bias` `[F]`; `pre` [T, F] receives x + bias if backward needs it.
-///
-/// # Panics
-/// If the lengths do not match.
-pub fn bias_activation_forward<X: Element>(
+compiled_here! {
+    /// y = act(x + bias) for `x`, `y` [T, F], `bias` `[F]`; `pre` [T, F] receives x + bias if backward needs it.
+    ///
+    /// # Panics
+    /// If the lengths do not match.
+    pub fn bias_activation_forward<X>(
+        cpu: &Cpu,
+        activation: Activation,
+        x: &[X],
+        bias: Option<&[f32]>,
+        pre: Option<&mut [X]>,
+        y: &mut [X],
+    ) = bias_activation_forward_body;
+}
+
+fn bias_activation_forward_body<X: Element>(
     cpu: &Cpu,
     activation: Activation,
     x: &[X],
@@ -31,11 +42,15 @@ pub fn bias_activation_forward<X: Element>(
     }
 }
 
-/// dx = dy · act'(pre), all of the same length.
-///
-/// # Panics
-/// If lengths differ.
-pub fn backward<X: Element>(cpu: &Cpu, activation: Activation, pre: &[X], dy: &[X], dx: &mut [X]) {
+compiled_here! {
+    /// dx = dy · act'(pre), all of the same length.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn backward<X>(cpu: &Cpu, activation: Activation, pre: &[X], dy: &[X], dx: &mut [X]) = backward_body;
+}
+
+fn backward_body<X: Element>(cpu: &Cpu, activation: Activation, pre: &[X], dy: &[X], dx: &mut [X]) {
     assert!(pre.len() == dy.len() && dy.len() == dx.len(), "activation: pre, dy and dx differ in length");
     match activation {
         Activation::GeluTanh => backward_of::<X, GeluTanh>(cpu, pre, dy, dx),

@@ -6,7 +6,7 @@ use crate::num::functions;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd};
+use crate::simd::{Element, Kernel, Simd, compiled_here};
 use crate::softmax::{Max, SumOfExp};
 use std::ops::Range;
 
@@ -17,11 +17,23 @@ pub(super) const NORM: usize = 2;
 /// Initial state of a row.
 const UNSEEN: [f32; STATE] = [f32::NEG_INFINITY, 0.0, 0.0];
 
-/// Computes losses, normalizers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` `[M]`.
-///
-/// # Panics
-/// If lengths do not match, or a label is neither below `classes` nor [`IGNORED`].
-pub fn rows_forward<X: Element>(
+compiled_here! {
+    /// Computes losses, normalizers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` `[M]`.
+    ///
+    /// # Panics
+    /// If lengths do not match, or a label is neither below `classes` nor [`IGNORED`].
+    pub fn rows_forward<X>(
+        cpu: &Cpu,
+        classes: usize,
+        logits: &[X],
+        labels: &[u32],
+        losses: &mut [f32],
+        norms: &mut [f32],
+        predictions: &mut [u32],
+    ) = rows_forward_body;
+}
+
+fn rows_forward_body<X: Element>(
     cpu: &Cpu,
     classes: usize,
     logits: &[X],
@@ -49,11 +61,23 @@ pub fn rows_forward<X: Element>(
     });
 }
 
-/// Computes the logits' gradient [M, classes] from forward's normalizers [M, 2] and the gradient of each loss `[M]`.
-///
-/// # Panics
-/// If lengths do not match, or a label is neither below `classes` nor [`IGNORED`].
-pub fn rows_backward<X: Element>(
+compiled_here! {
+    /// Computes the logits' gradient [M, classes] from forward's normalizers [M, 2] and the gradient of each loss `[M]`.
+    ///
+    /// # Panics
+    /// If lengths do not match, or a label is neither below `classes` nor [`IGNORED`].
+    pub fn rows_backward<X>(
+        cpu: &Cpu,
+        classes: usize,
+        logits: &[X],
+        labels: &[u32],
+        norms: &[f32],
+        dlosses: &[f32],
+        dlogits: &mut [X],
+    ) = rows_backward_body;
+}
+
+fn rows_backward_body<X: Element>(
     cpu: &Cpu,
     classes: usize,
     logits: &[X],
@@ -73,11 +97,23 @@ pub fn rows_backward<X: Element>(
     differentiate(cpu, classes, 0, logits, labels, norms, dlosses, dlogits);
 }
 
-/// [`rows_forward`] for rows of different lengths: sequence b has `logits` `[T]` from `offsets`\[b\] to `offsets`\[b + 1\].
-///
-/// # Panics
-/// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
-pub fn sequences_forward<X: Element>(
+compiled_here! {
+    /// [`rows_forward`] for rows of different lengths: sequence b has `logits` `[T]` from `offsets`\[b\] to `offsets`\[b + 1\].
+    ///
+    /// # Panics
+    /// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
+    pub fn sequences_forward<X>(
+        cpu: &Cpu,
+        offsets: &[u32],
+        logits: &[X],
+        labels: &[u32],
+        losses: &mut [f32],
+        norms: &mut [f32],
+        predictions: &mut [u32],
+    ) = sequences_forward_body;
+}
+
+fn sequences_forward_body<X: Element>(
     cpu: &Cpu,
     offsets: &[u32],
     logits: &[X],
@@ -95,11 +131,23 @@ pub fn sequences_forward<X: Element>(
     }
 }
 
-/// [`rows_backward`] for the rows of [`sequences_forward`].
-///
-/// # Panics
-/// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
-pub fn sequences_backward<X: Element>(
+compiled_here! {
+    /// [`rows_backward`] for the rows of [`sequences_forward`].
+    ///
+    /// # Panics
+    /// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
+    pub fn sequences_backward<X>(
+        cpu: &Cpu,
+        offsets: &[u32],
+        logits: &[X],
+        labels: &[u32],
+        norms: &[f32],
+        dlosses: &[f32],
+        dlogits: &mut [X],
+    ) = sequences_backward_body;
+}
+
+fn sequences_backward_body<X: Element>(
     cpu: &Cpu,
     offsets: &[u32],
     logits: &[X],

@@ -4,14 +4,18 @@ use super::{BLOCK, Dropout};
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd};
+use crate::simd::{Element, Kernel, Simd, compiled_here};
 use std::ops::Range;
 
-/// Computes y = x · m(row, column) for `x`, `y` [T, columns]; backward is the same call on the gradient.
-///
-/// # Panics
-/// If the lengths differ or are not a multiple of `columns`, or if the rate is not in [0, 1).
-pub fn apply<X: Element>(cpu: &Cpu, dropout: &Dropout, columns: usize, x: &[X], y: &mut [X]) {
+compiled_here! {
+    /// Computes y = x · m(row, column) for `x`, `y` [T, columns]; backward is the same call on the gradient.
+    ///
+    /// # Panics
+    /// If the lengths differ or are not a multiple of `columns`, or if the rate is not in [0, 1).
+    pub fn apply<X>(cpu: &Cpu, dropout: &Dropout, columns: usize, x: &[X], y: &mut [X]) = apply_body;
+}
+
+fn apply_body<X: Element>(cpu: &Cpu, dropout: &Dropout, columns: usize, x: &[X], y: &mut [X]) {
     assert_eq!(x.len(), y.len(), "dropout: x and y differ in length");
     dropout.check();
     if x.is_empty() {

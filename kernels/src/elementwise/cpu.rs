@@ -5,14 +5,26 @@ use crate::num::functions;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep, sweep_in_place};
-use crate::simd::{Element, Kernel, Simd};
+use crate::simd::{Element, Kernel, Simd, compiled_here};
 use std::ops::Range;
 
-/// y = a ∘ b for `a`, `y` [T, columns] and `b` of the shape that `broadcast` defines.
-///
-/// # Panics
-/// If the lengths do not match.
-pub fn binary<X: Element>(
+compiled_here! {
+    /// y = a ∘ b for `a`, `y` [T, columns] and `b` of the shape that `broadcast` defines.
+    ///
+    /// # Panics
+    /// If the lengths do not match.
+    pub fn binary<X>(
+        cpu: &Cpu,
+        operation: Binary,
+        broadcast: Broadcast,
+        columns: usize,
+        a: &[X],
+        b: &[X],
+        y: &mut [X],
+    ) = binary_body;
+}
+
+fn binary_body<X: Element>(
     cpu: &Cpu,
     operation: Binary,
     broadcast: Broadcast,
@@ -137,27 +149,39 @@ fn map<X: Element, C: Columns<NX, 0, 0, 1, 0> + Copy + Send + Sync, const NX: us
     });
 }
 
-/// y = f(x), both of the same length.
-///
-/// # Panics
-/// If lengths differ.
-pub fn unary_forward<X: Element>(cpu: &Cpu, function: Unary, x: &[X], y: &mut [X]) {
+compiled_here! {
+    /// y = f(x), both of the same length.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn unary_forward<X>(cpu: &Cpu, function: Unary, x: &[X], y: &mut [X]) = unary_forward_body;
+}
+
+fn unary_forward_body<X: Element>(cpu: &Cpu, function: Unary, x: &[X], y: &mut [X]) {
     map(cpu, Function(function), [x], y);
 }
 
-/// dx = dy · f'; `kept` is the operand that [`Unary::keeps`] selects.
-///
-/// # Panics
-/// If lengths differ.
-pub fn unary_backward<X: Element>(cpu: &Cpu, function: Unary, kept: &[X], dy: &[X], dx: &mut [X]) {
+compiled_here! {
+    /// dx = dy · f'; `kept` is the operand that [`Unary::keeps`] selects.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn unary_backward<X>(cpu: &Cpu, function: Unary, kept: &[X], dy: &[X], dx: &mut [X]) = unary_backward_body;
+}
+
+fn unary_backward_body<X: Element>(cpu: &Cpu, function: Unary, kept: &[X], dy: &[X], dx: &mut [X]) {
     map(cpu, Derivative(function), [kept, dy], dx);
 }
 
-/// y = factor · x, both of the same length.
-///
-/// # Panics
-/// If lengths differ.
-pub fn scale<X: Element>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [X]) {
+compiled_here! {
+    /// y = factor · x, both of the same length.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn scale<X>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [X]) = scale_body;
+}
+
+fn scale_body<X: Element>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [X]) {
     map(cpu, WithScalar(Binary::Mul, factor), [x], y);
 }
 
@@ -211,11 +235,15 @@ impl Columns<2, 0, 0, 1, 0> for Derivative {
     }
 }
 
-/// y += x, both of the same length.
-///
-/// # Panics
-/// If lengths differ.
-pub fn add_assign<X: Element>(cpu: &Cpu, x: &[X], y: &mut [X]) {
+compiled_here! {
+    /// y += x, both of the same length.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn add_assign<X>(cpu: &Cpu, x: &[X], y: &mut [X]) = add_assign_body;
+}
+
+fn add_assign_body<X: Element>(cpu: &Cpu, x: &[X], y: &mut [X]) {
     assert_eq!(x.len(), y.len(), "add_assign: lengths differ");
     let isa = cpu.isa();
     for_each_block(cpu, y.len(), TASK, Rows::new(y, 1), |range, y| isa.run(AddAssign { x: &x[range], y }));
@@ -252,11 +280,15 @@ impl Columns<1, 0, 1, 0, 0> for AddTo {
     }
 }
 
-/// y += factor · x in f32, both of the same length.
-///
-/// # Panics
-/// If lengths differ.
-pub fn add_scaled<X: Element>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [f32]) {
+compiled_here! {
+    /// y += factor · x in f32, both of the same length.
+    ///
+    /// # Panics
+    /// If lengths differ.
+    pub fn add_scaled<X>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [f32]) = add_scaled_body;
+}
+
+fn add_scaled_body<X: Element>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "add_scaled: lengths differ");
     let isa = cpu.isa();
     let columns = IntoF32 { factor, old: 1.0 };

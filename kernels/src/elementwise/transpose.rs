@@ -3,16 +3,20 @@
 use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block};
-use crate::simd::Element;
+use crate::simd::{Element, compiled_here};
 
 /// Rows and columns of a tile: 32 x 32 f32 are 4 KiB read and 4 KiB written.
 const TILE: usize = 32;
 
-/// y [columns, rows] = xᵀ for x [rows, columns].
-///
-/// # Panics
-/// If the lengths do not match.
-pub fn transpose<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], y: &mut [X]) {
+compiled_here! {
+    /// y [columns, rows] = xᵀ for x [rows, columns].
+    ///
+    /// # Panics
+    /// If the lengths do not match.
+    pub fn transpose<X>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], y: &mut [X]) = transpose_body;
+}
+
+fn transpose_body<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], y: &mut [X]) {
     let fits = |len: usize| len == area(rows, columns);
     assert!(fits(x.len()) && fits(y.len()), "transpose: x or y is not {rows} x {columns}");
     if x.is_empty() {

@@ -5,7 +5,7 @@ use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd};
+use crate::simd::{Element, Kernel, Simd, compiled_here};
 use std::ops::Range;
 
 /// Computes out [T, width]: for each token the sum of one row of each table.
@@ -81,11 +81,29 @@ pub const fn backward_scratch_len(tokens: usize, vocabulary: usize) -> usize {
     tokens.saturating_add(vocabulary).saturating_add(1)
 }
 
-/// Adds each token's row of `dout` [T, width] to its row of dtable [V, width]; `scratch` of [`backward_scratch_len`].
-///
-/// # Panics
-/// If lengths do not match, or an id is not below V.
-pub fn backward<X: Element>(cpu: &Cpu, width: usize, ids: &[u32], dout: &[X], dtable: &mut [f32], scratch: &mut [u32]) {
+compiled_here! {
+    /// Adds each token's row of `dout` [T, width] to its row of dtable [V, width]; `scratch` of [`backward_scratch_len`].
+    ///
+    /// # Panics
+    /// If lengths do not match, or an id is not below V.
+    pub fn backward<X>(
+        cpu: &Cpu,
+        width: usize,
+        ids: &[u32],
+        dout: &[X],
+        dtable: &mut [f32],
+        scratch: &mut [u32],
+    ) = backward_body;
+}
+
+fn backward_body<X: Element>(
+    cpu: &Cpu,
+    width: usize,
+    ids: &[u32],
+    dout: &[X],
+    dtable: &mut [f32],
+    scratch: &mut [u32],
+) {
     let tokens = ids.len();
     assert_eq!(dout.len(), area(tokens, width), "embedding: dout is not {tokens} rows of {width}");
     let vocabulary = dtable.len().checked_div(width).unwrap_or(0);

@@ -6,16 +6,30 @@ use crate::pool::Cpu;
 use crate::reduce::{add_blocks, column_sums_scratch_len, row_block};
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, rows_on, sweep_prefetching};
-use crate::simd::{DType, Element, Kernel, Simd};
+use crate::simd::{DType, Element, Kernel, Simd, compiled_here};
 use std::{marker::PhantomData, ops::Range};
 
-/// y of x (+ residual); `sum_out` receives s if backward needs it, `stats` [T, 2] mean and rstd.
-///
-/// All matrices are [T, H], `gain` and `bias` `[H]`. Without a residual s is x, and `sum_out` a copy of it.
-///
-/// # Panics
-/// If the lengths do not match `spec`.
-pub fn forward<X: Element>(
+compiled_here! {
+    /// y of x (+ residual); `sum_out` receives s if backward needs it, `stats` [T, 2] mean and rstd.
+    ///
+    /// All matrices are [T, H], `gain` and `bias` `[H]`. Without a residual s is x, and `sum_out` a copy of it.
+    ///
+    /// # Panics
+    /// If the lengths do not match `spec`.
+    pub fn forward<X>(
+        cpu: &Cpu,
+        spec: &Spec,
+        x: &[X],
+        residual: Option<&[X]>,
+        gain: &[f32],
+        bias: &[f32],
+        sum_out: Option<&mut [X]>,
+        y: &mut [X],
+        stats: &mut [f32],
+    ) = forward_body;
+}
+
+fn forward_body<X: Element>(
     cpu: &Cpu,
     spec: &Spec,
     x: &[X],
@@ -203,11 +217,26 @@ pub const fn backward_scratch_len(spec: &Spec) -> usize {
     column_sums_scratch_len(spec.rows, area(2, spec.columns))
 }
 
-/// ds [T, H] from s, its statistics and dy; adds to dgain and dbias `[H]`. `scratch` holds [`backward_scratch_len`] floats.
-///
-/// # Panics
-/// If the lengths do not match `spec`.
-pub fn backward<X: Element>(
+compiled_here! {
+    /// ds [T, H] from s, its statistics and dy; adds to dgain and dbias `[H]`. `scratch` holds [`backward_scratch_len`] floats.
+    ///
+    /// # Panics
+    /// If the lengths do not match `spec`.
+    pub fn backward<X>(
+        cpu: &Cpu,
+        spec: &Spec,
+        s: &[X],
+        stats: &[f32],
+        gain: &[f32],
+        dy: &[X],
+        ds: &mut [X],
+        dgain: &mut [f32],
+        dbias: &mut [f32],
+        scratch: &mut [f32],
+    ) = backward_body;
+}
+
+fn backward_body<X: Element>(
     cpu: &Cpu,
     spec: &Spec,
     s: &[X],

@@ -4,7 +4,7 @@ use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd};
+use crate::simd::{Element, Kernel, Simd, compiled_here};
 
 /// Maximum blocks of a reduction to a scalar; their results are on the stack.
 const MAX_BLOCKS: usize = 256;
@@ -15,20 +15,32 @@ const MAX_ROW_BLOCKS: usize = 64;
 /// Minimum rows of such a block.
 const MIN_BLOCK_ROWS: usize = 16;
 
-/// Computes Σ x in f32 lanes for 4096 elements at a time and in f64 beyond. 0 if `x` is empty.
-pub fn sum<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
+compiled_here! {
+    /// Computes Σ x in f32 lanes for 4096 elements at a time and in f64 beyond. 0 if `x` is empty.
+    pub fn sum<X>(cpu: &Cpu, x: &[X]) -> f64 = sum_body;
+}
+
+fn sum_body<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
     let isa = cpu.isa();
     reduce(cpu, x, |x| isa.run(Total { x, columns: Sum }), |a, b| a + b, 0.0)
 }
 
-/// Computes Σ x², the square of the L2 norm, like [`sum`]. Not finite if an element is not.
-pub fn sum_of_squares<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
+compiled_here! {
+    /// Computes Σ x², the square of the L2 norm, like [`sum`]. Not finite if an element is not.
+    pub fn sum_of_squares<X>(cpu: &Cpu, x: &[X]) -> f64 = sum_of_squares_body;
+}
+
+fn sum_of_squares_body<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
     let isa = cpu.isa();
     reduce(cpu, x, |x| isa.run(Total { x, columns: SumOfSquares }), |a, b| a + b, 0.0)
 }
 
-/// Maximum of `x`; -∞ if it is empty, NaN if any element is NaN.
-pub fn max<X: Element>(cpu: &Cpu, x: &[X]) -> f32 {
+compiled_here! {
+    /// Maximum of `x`; -∞ if it is empty, NaN if any element is NaN.
+    pub fn max<X>(cpu: &Cpu, x: &[X]) -> f32 = max_body;
+}
+
+fn max_body<X: Element>(cpu: &Cpu, x: &[X]) -> f32 {
     let isa = cpu.isa();
     let greater = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
     reduce(cpu, x, |x| isa.run(Greatest { x }), greater, f64::NEG_INFINITY) as f32
@@ -150,11 +162,15 @@ impl Columns<1, 0, 0, 0, 2> for Max {
     }
 }
 
-/// Computes out\[t\] = Σ_f x\[t, f\] for `x` [T, columns], `out` `[T]`.
-///
-/// # Panics
-/// If lengths do not match.
-pub fn row_sums<X: Element>(cpu: &Cpu, columns: usize, x: &[X], out: &mut [f32]) {
+compiled_here! {
+    /// Computes out\[t\] = Σ_f x\[t, f\] for `x` [T, columns], `out` `[T]`.
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    pub fn row_sums<X>(cpu: &Cpu, columns: usize, x: &[X], out: &mut [f32]) = row_sums_body;
+}
+
+fn row_sums_body<X: Element>(cpu: &Cpu, columns: usize, x: &[X], out: &mut [f32]) {
     assert_eq!(
         x.len(),
         area(out.len(), columns),
@@ -197,11 +213,22 @@ pub const fn column_sums_scratch_len(rows: usize, columns: usize) -> usize {
     area(rows.div_ceil(if even > least { even } else { least }), columns)
 }
 
-/// Adds Σ_t x\[t, f\] to out\[f\] for `x` [T, F], `out` `[F]`; `scratch` of [`column_sums_scratch_len`].
-///
-/// # Panics
-/// If lengths do not match.
-pub fn column_sums<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], out: &mut [f32], scratch: &mut [f32]) {
+compiled_here! {
+    /// Adds Σ_t x\[t, f\] to out\[f\] for `x` [T, F], `out` `[F]`; `scratch` of [`column_sums_scratch_len`].
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    pub fn column_sums<X>(
+        cpu: &Cpu,
+        rows: usize,
+        columns: usize,
+        x: &[X],
+        out: &mut [f32],
+        scratch: &mut [f32],
+    ) = column_sums_body;
+}
+
+fn column_sums_body<X: Element>(cpu: &Cpu, rows: usize, columns: usize, x: &[X], out: &mut [f32], scratch: &mut [f32]) {
     assert_eq!(x.len(), area(rows, columns), "column_sums: {} elements are not {rows} rows of {columns}", x.len());
     assert_eq!(out.len(), columns, "column_sums: out must hold one number a column");
     let block = row_block(rows);

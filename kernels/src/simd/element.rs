@@ -39,10 +39,42 @@ impl std::fmt::Display for DType {
 }
 
 mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for half::bf16 {}
+    use half::bf16;
+
+    /// Type of a function pointer, but for the storage type.
+    pub trait Signature {
+        /// The pointer for `X`.
+        type Of<X: super::Element>: Copy;
+    }
+
+    /// Pointers to the instances of a generic function.
+    pub struct Instances<F: Signature> {
+        pub f32: F::Of<f32>,
+        pub bf16: F::Of<bf16>,
+    }
+
+    pub trait Sealed: Sized {
+        /// The instance for this type.
+        fn instance<F: Signature>(instances: &Instances<F>) -> F::Of<Self>
+        where
+            Self: super::Element;
+    }
+
+    impl Sealed for f32 {
+        #[inline(always)]
+        fn instance<F: Signature>(instances: &Instances<F>) -> F::Of<Self> {
+            instances.f32
+        }
+    }
+
+    impl Sealed for bf16 {
+        #[inline(always)]
+        fn instance<F: Signature>(instances: &Instances<F>) -> F::Of<Self> {
+            instances.bf16
+        }
+    }
 }
+pub(crate) use sealed::{Instances, Signature};
 
 /// Storage type of kernels. Sealed: f32 and bf16.
 pub trait Element: bytemuck::Pod + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {

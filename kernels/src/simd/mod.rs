@@ -20,6 +20,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod compiled_here;
 mod element;
 #[cfg(test)]
 mod emulated;
@@ -33,7 +34,9 @@ mod wide;
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+pub(crate) use compiled_here::compiled_here;
 pub use element::{DType, Element};
+pub(crate) use element::{Instances, Signature};
 #[cfg(test)]
 pub use emulated::Emulated;
 pub use isa::{Isa, IsaKind, UnknownIsa};

@@ -5,13 +5,17 @@ use crate::num::poly::LOG2_E;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, rows_on, sweep_in_place, sweep_prefetching};
-use crate::simd::{DType, Element, Kernel, Simd};
+use crate::simd::{DType, Element, Kernel, Simd, compiled_here};
 
-/// y = softmax of each row of `x`, both [T, columns].
-///
-/// # Panics
-/// If the lengths do not match.
-pub fn forward<X: Element>(cpu: &Cpu, columns: usize, x: &[X], y: &mut [X]) {
+compiled_here! {
+    /// y = softmax of each row of `x`, both [T, columns].
+    ///
+    /// # Panics
+    /// If the lengths do not match.
+    pub fn forward<X>(cpu: &Cpu, columns: usize, x: &[X], y: &mut [X]) = forward_body;
+}
+
+fn forward_body<X: Element>(cpu: &Cpu, columns: usize, x: &[X], y: &mut [X]) {
     let rows = x.len().checked_div(columns).unwrap_or(0);
     assert!(x.len() == rows * columns && y.len() == x.len(), "softmax: x or y is not [T, {columns}]");
     let isa = cpu.isa();
@@ -20,11 +24,15 @@ pub fn forward<X: Element>(cpu: &Cpu, columns: usize, x: &[X], y: &mut [X]) {
     });
 }
 
-/// dx from `y` and `dy`, all [T, columns].
-///
-/// # Panics
-/// If the lengths do not match.
-pub fn backward<X: Element>(cpu: &Cpu, columns: usize, y: &[X], dy: &[X], dx: &mut [X]) {
+compiled_here! {
+    /// dx from `y` and `dy`, all [T, columns].
+    ///
+    /// # Panics
+    /// If the lengths do not match.
+    pub fn backward<X>(cpu: &Cpu, columns: usize, y: &[X], dy: &[X], dx: &mut [X]) = backward_body;
+}
+
+fn backward_body<X: Element>(cpu: &Cpu, columns: usize, y: &[X], dy: &[X], dx: &mut [X]) {
     let rows = y.len().checked_div(columns).unwrap_or(0);
     let fits = |len: usize| len == rows * columns;
     assert!(fits(y.len()) && fits(dy.len()) && fits(dx.len()), "softmax: y, dy or dx is not [T, {columns}]");

@@ -12,7 +12,7 @@ mod scores;
 use super::{Attention, Gradients, Ragged};
 use crate::dropout::Dropout;
 use crate::pool::{Cpu, Disjoint};
-use crate::simd::Element;
+use crate::simd::{Element, compiled_here};
 use mask::PanelMask;
 use pack::Rows;
 use prefetch::PrefetchQueue;
@@ -142,7 +142,29 @@ pub fn warm_up(cpu: &Cpu, head_size: usize) {
     cpu.on_every_thread(|_| with_scratch(thread_scratch_len(head_size), |_| {}));
 }
 
-pub(super) fn forward<X: Element>(
+compiled_here! {
+    /// [`super::forward`] with checked sizes; `qkv` are its q, k and v.
+    pub(super) fn forward<X>(
+        cpu: &Cpu,
+        spec: &Attention,
+        batch: Ragged<'_>,
+        qkv: [&[X]; 3],
+        ld: usize,
+        out: &mut [X],
+        lse: &mut [f32],
+    ) = forward_body;
+    /// [`super::backward`] with checked sizes.
+    pub(super) fn backward<X>(
+        cpu: &Cpu,
+        spec: &Attention,
+        batch: Ragged<'_>,
+        saved: &Saved<'_, X>,
+        gradients: &Gradients<'_, X>,
+        scratch: &mut [f32],
+    ) = backward_body;
+}
+
+fn forward_body<X: Element>(
     cpu: &Cpu,
     spec: &Attention,
     batch: Ragged<'_>,
@@ -237,7 +259,7 @@ pub(super) struct Saved<'a, X> {
     pub(super) dout: &'a [X],
 }
 
-pub(super) fn backward<X: Element>(
+fn backward_body<X: Element>(
     cpu: &Cpu,
     spec: &Attention,
     batch: Ragged<'_>,
