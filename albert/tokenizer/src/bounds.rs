@@ -17,6 +17,7 @@ use base64::prelude::*;
 use bounded_input as limits;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokenizers::normalizer::Range;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pattern::Pattern;
 use tokenizers::utils::SysRegex;
@@ -76,12 +77,16 @@ fn run(step: &NormalizerWrapper, text: &mut NormalizedString, limit: usize) -> t
     if grown <= limit {
         step.normalize(text)?;
     }
-    match grown.max(text.get().len()) {
-        grown if grown > limit => {
-            Err(format!("its normalizer makes {grown} bytes of this text; at most {limit} are allowed").into())
-        }
-        _ => Ok(()),
+    let grown = grown.max(text.get().len());
+    if grown > limit {
+        return Err(format!("its normalizer makes {grown} bytes of this text; at most {limit} are allowed").into());
     }
+    // The library takes the characters of the whole original for the whole text, and panics if there are fewer.
+    let whole = text.convert_offsets(Range::Original(..));
+    if !text.get().is_empty() && whole != Some(0..text.get().len()) {
+        return Err("its normalizer inserts text before the first character, which only a step Prepend may".into());
+    }
+    Ok(())
 }
 
 /// Occurrences of the pattern of a replacement in `text`.

@@ -56,6 +56,27 @@ fn a_normalizer_cannot_multiply_a_text() {
     assert!(refused(&[("normalizer", nested)]).contains("its normalizer makes"));
 }
 
+/// The library panicked in NFKD: it had lost the first character.
+#[test]
+fn a_replacement_of_nothing_cannot_come_before_the_first_character() {
+    let anywhere = replace("", "x");
+    let at_start = json!({"type": "Replace", "pattern": {"Regex": "^"}, "content": "x"});
+    for step in [anywhere, at_start] {
+        for next in ["NFKD", "Lowercase", "StripAccents"] {
+            let error = refused(&[("normalizer", sequence(vec![step.clone(), json!({"type": next})]))]);
+            assert!(error.contains("inserts text before the first character"), "{next}: {error}");
+        }
+    }
+    // What comes before by a step for this purpose, or later in the text, is known to the library.
+    let prepend = json!({"type": "Prepend", "prepend": "x"});
+    let at_end = json!({"type": "Replace", "pattern": {"Regex": "$"}, "content": "x"});
+    for step in [prepend, at_end, replace("a", "xx"), replace("a", "")] {
+        let steps = sequence(vec![step.clone(), json!({"type": "NFKD"})]);
+        let tokenizer = load(&foreign(&[("normalizer", steps)])).expect("it can be loaded");
+        tokenizer.encode("a b a").unwrap_or_else(|error| panic!("{step}: {error}"));
+    }
+}
+
 #[test]
 fn usual_normalizers_are_within_the_bound() {
     let steps = vec![

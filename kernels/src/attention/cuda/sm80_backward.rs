@@ -79,11 +79,7 @@ impl Flash {
     /// Rows of the streamed tile that a warp processes at a time: fewer if the accumulators of D columns fill the
     /// registers.
     fn width(&self) -> u32 {
-        match (self.step, self.padded) {
-            (Step::Keys, 128) => 32,
-            (_, 128) => 32,
-            _ => TILE,
-        }
+        if self.padded == 128 { 32 } else { TILE }
     }
 
     pub(super) fn queries<P: Pair>(&self, k: &Entry) {
