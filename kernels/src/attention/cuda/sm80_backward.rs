@@ -39,7 +39,7 @@
 
 use super::{
     arguments::{AttentionArgs, AttentionParams, DeltaArgs},
-    sm80::{DELTA_LANES, Flash, PAIR_BYTES, Step, THREADS, TILE},
+    sm80::{DELTA_LANES, Flash, PAIR_BYTES, THREADS, TILE},
     tile::{Copier, InputParams, Layout, Sequence, Sizes, SoftmaxMask, Warp, required, scale_half},
 };
 use crate::arguments::{Load as _, all};
