@@ -81,7 +81,8 @@ fn run(step: &NormalizerWrapper, text: &mut NormalizedString, limit: usize) -> t
     if grown > limit {
         return Err(format!("its normalizer makes {grown} bytes of this text; at most {limit} are allowed").into());
     }
-    // The library takes the characters of the whole original for the whole text, and panics if there are fewer.
+    // Later steps replace the range of the text that corresponds to the whole original, with all characters of the text: they
+    // panic if that range is shorter, as it is after an insertion before the first character.
     let whole = text.convert_offsets(Range::Original(..));
     if !text.get().is_empty() && whole != Some(0..text.get().len()) {
         return Err("its normalizer inserts text before the first character, which only a step Prepend may".into());

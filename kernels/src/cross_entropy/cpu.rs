@@ -97,23 +97,11 @@ fn rows_backward_body<X: Element>(
     differentiate(cpu, classes, 0, logits, labels, norms, dlosses, dlogits);
 }
 
-compiled_here! {
-    /// [`rows_forward`] for rows of different lengths: sequence b has `logits` `[T]` from `offsets`\[b\] to `offsets`\[b + 1\].
-    ///
-    /// # Panics
-    /// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
-    pub fn sequences_forward<X>(
-        cpu: &Cpu,
-        offsets: &[u32],
-        logits: &[X],
-        labels: &[u32],
-        losses: &mut [f32],
-        norms: &mut [f32],
-        predictions: &mut [u32],
-    ) = sequences_forward_body;
-}
-
-fn sequences_forward_body<X: Element>(
+/// [`rows_forward`] for rows of different lengths: sequence b has `logits` `[T]` from `offsets`\[b\] to `offsets`\[b + 1\].
+///
+/// # Panics
+/// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
+pub fn sequences_forward<X: Element>(
     cpu: &Cpu,
     offsets: &[u32],
     logits: &[X],
@@ -131,23 +119,11 @@ fn sequences_forward_body<X: Element>(
     }
 }
 
-compiled_here! {
-    /// [`rows_backward`] for the rows of [`sequences_forward`].
-    ///
-    /// # Panics
-    /// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
-    pub fn sequences_backward<X>(
-        cpu: &Cpu,
-        offsets: &[u32],
-        logits: &[X],
-        labels: &[u32],
-        norms: &[f32],
-        dlosses: &[f32],
-        dlogits: &mut [X],
-    ) = sequences_backward_body;
-}
-
-fn sequences_backward_body<X: Element>(
+/// [`rows_backward`] for the rows of [`sequences_forward`].
+///
+/// # Panics
+/// If lengths do not match, a sequence is empty, or a label is neither in its sequence nor [`IGNORED`].
+pub fn sequences_backward<X: Element>(
     cpu: &Cpu,
     offsets: &[u32],
     logits: &[X],

@@ -21,7 +21,7 @@ const READABLE: [&str; 5] = [
     "attention.forward-f32-sm80-4x32x64",
 ];
 
-/// Maximum length of such a listing, so that it can be read and its changes reviewed.
+/// Maximum length of a readable listing, so that its changes can be reviewed.
 const MAX_BYTES: usize = 30_000;
 
 /// Name of the file with a line for each program: XXH64 of its listing, and its name.

@@ -181,7 +181,7 @@ impl World {
     }
 }
 
-/// What must not depend on threads, interruptions or the clock: every file's bytes but for times.
+/// Bytes of all files of a run without times: the same for any number of threads and interruptions.
 fn result(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let checkpoints = Checkpoints::of_run(folder);
     let steps = checkpoints.steps().unwrap();

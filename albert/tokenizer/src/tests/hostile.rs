@@ -67,7 +67,7 @@ fn a_replacement_of_nothing_cannot_come_before_the_first_character() {
             assert!(error.contains("inserts text before the first character"), "{next}: {error}");
         }
     }
-    // What comes before by a step for this purpose, or later in the text, is known to the library.
+    // The library keeps the positions after Prepend, and after insertions later in the text.
     let prepend = json!({"type": "Prepend", "prepend": "x"});
     let at_end = json!({"type": "Replace", "pattern": {"Regex": "$"}, "content": "x"});
     for step in [prepend, at_end, replace("a", "xx"), replace("a", "")] {
