@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the workspace for aarch64 and runs the tests of `num`, `simd` and the row kernels under emulation.
+# Checks the workspace for aarch64 and runs the tests of `num`, `simd` and the row kernels under emulation, on scalars and
+# on emulated vectors.
 #
 #   .ci/aarch64.sh
 #
@@ -97,7 +98,7 @@ else
 fi
 started=$SECONDS
 status=0
-cross cargo test --offline --package kernels --lib --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}" \
+cross env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package kernels --lib --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}" \
   >"$log" 2>&1 || status=$?
 line=$(grep '^test result:' "$log" || true)
 if [[ $line =~ ([0-9]+)\ passed\;\ ([0-9]+)\ failed\;\ ([0-9]+)\ ignored ]] && [ "${BASH_REMATCH[1]}" -gt 0 ]; then

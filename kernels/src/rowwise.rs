@@ -15,7 +15,7 @@
 //! folded in a fixed order, so the result depends only on the lane width.
 #![allow(unsafe_code)]
 
-use crate::simd::{Element, Simd, WIDTH, Wide, prefetch, prefetch_l2};
+use crate::simd::{Element, Simd, WIDTH, Wide, from_fn, prefetch, prefetch_l2};
 
 /// Prefetch distance in bytes for rows in L3 or memory: the hardware prefetcher stops at page boundaries.
 const AHEAD: usize = 2048;
@@ -73,7 +73,7 @@ pub(crate) fn sweep<
     u: [&mut [f32]; NU],
     y: [&mut [X]; NY],
 ) -> [f32; SUMS] {
-    let (read, written) = (x.map(<[X]>::as_ptr), y.each_ref().map(|y| y.as_ptr()));
+    let (read, written): ([_; NX], [_; NY]) = (from_fn(|i| x[i].as_ptr()), from_fn(|i| y[i].as_ptr()));
     let ahead = |c| {
         for stream in read.into_iter().chain(written) {
             for line in lines::<S, X>(stream.wrapping_add(c)) {
@@ -194,7 +194,7 @@ fn each_vector<
         unsafe { full(Wide(simd), columns, &x, &p, &mut u, &mut y, c, &mut wide_sums) };
         c += WIDTH * S::LANES;
     }
-    let mut sums = wide_sums.map(|sums| sums[0]);
+    let mut sums = from_fn(|i| wide_sums[i][0]);
     while len - c >= S::LANES {
         // SAFETY: as above.
         unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c, &mut sums) };

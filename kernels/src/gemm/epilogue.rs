@@ -5,8 +5,7 @@ use super::{Beta, Gemm};
 use crate::activation::Activation;
 use crate::dropout::{BLOCK, Dropout};
 use crate::pool::Disjoint;
-use crate::simd::{Element, Simd, WIDTH, Wide};
-use std::array::from_fn;
+use crate::simd::{Element, Simd, WIDTH, Wide, from_fn};
 
 /// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C with
 /// [`Beta::One`]).
@@ -291,45 +290,69 @@ impl<'a> TileEpilogue<'a> {
     ) {
         let Self { kind, matrix, pre, dropout, .. } = *self;
         let (wide, vectors) = (Wide(simd), height * nv);
-        let at = |v: usize| start + v / nv * ldc + v % nv * S::LANES;
         for first in (0..vectors).step_by(WIDTH) {
             // Past the end, the last vector is repeated and its result discarded.
-            let of = |i: usize| (first + i).min(vectors - 1);
+            let of: [usize; WIDTH] = from_fn(|i| (first + i).min(vectors - 1));
+            let at = from_fn(|i| start + of[i] / nv * ldc + of[i] % nv * S::LANES);
             let count = WIDTH.min(vectors - first);
             // SAFETY: the caller's promise for each of the vectors.
-            let load = |x: *const f32| from_fn(|i| unsafe { simd.load_ptr(x.add(at(of(i)))) });
-            let store = |x: *mut f32, y: [S::F32; WIDTH]| {
-                for (i, &y) in y.iter().enumerate().take(count) {
-                    // SAFETY: as above.
-                    unsafe { simd.store_ptr(x.add(at(first + i)), y) };
-                }
-            };
-            let p = load(c.ptr(0));
+            let p = unsafe { load_four(simd, c.ptr(0), &at) };
             let y = match (kind, matrix) {
                 (EpilogueKind::BiasActivation { activation, .. }, _) => {
                     if let Some(Output::F32(pre)) = pre {
-                        store(pre.ptr(0), p);
+                        // SAFETY: as above.
+                        unsafe { store_first(simd, pre.ptr(0), &at[..count], &p) };
                     }
                     activation.apply(wide, p)
                 }
                 (EpilogueKind::ActivationBackward(activation), Some(Operand::F32(pre))) => {
-                    wide.mul(p, activation.derivative(wide, load(pre.as_ptr())))
+                    // SAFETY: as above.
+                    let pre = unsafe { load_four(simd, pre.as_ptr(), &at) };
+                    wide.mul(p, activation.derivative(wide, pre))
                 }
                 (EpilogueKind::BiasDropoutResidual { .. }, matrix) => {
                     let mut y = p;
                     if dropout.is_some() {
-                        let multipliers = |v: usize| &mask.row(v / nv, column)[v % nv * S::LANES..];
-                        y = wide.mul(y, from_fn(|i| simd.load(multipliers(of(i)))));
+                        let row = |v: usize| &mask.row(v / nv, column)[v % nv * S::LANES..];
+                        y = wide.mul(y, from_fn(|i| simd.load(row(of[i]))));
                     }
                     match matrix {
-                        Some(Operand::F32(residual)) => wide.add(y, load(residual.as_ptr())),
+                        // SAFETY: as above.
+                        Some(Operand::F32(residual)) => wide.add(y, unsafe { load_four(simd, residual.as_ptr(), &at) }),
                         _ => y,
                     }
                 }
                 _ => unreachable!("f32 C has f32 epilogue matrices; other epilogues end with the bias"),
             };
-            store(c.ptr(0), y);
+            // SAFETY: as above.
+            unsafe { store_first(simd, c.ptr(0), &at[..count], &y) };
         }
+    }
+}
+
+/// The four vectors at `x + at[i]`. Not a closure, which may stay a call.
+///
+/// # Safety
+/// `x + at[i]` is valid for reading a vector.
+#[inline(always)]
+unsafe fn load_four<S: Simd>(simd: S, x: *const f32, at: &[usize; WIDTH]) -> [S::F32; WIDTH] {
+    let mut y = [simd.zero(); WIDTH];
+    for (y, &at) in y.iter_mut().zip(at) {
+        // SAFETY: the caller's promise.
+        *y = unsafe { simd.load_ptr(x.add(at)) };
+    }
+    y
+}
+
+/// Stores a vector at `x + at[i]` for each of `at`.
+///
+/// # Safety
+/// `x + at[i]` is valid for writing a vector.
+#[inline(always)]
+unsafe fn store_first<S: Simd>(simd: S, x: *mut f32, at: &[usize], y: &[S::F32; WIDTH]) {
+    for (&at, &y) in at.iter().zip(y) {
+        // SAFETY: the caller's promise.
+        unsafe { simd.store_ptr(x.add(at), y) };
     }
 }
 

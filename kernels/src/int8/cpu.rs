@@ -16,7 +16,7 @@ use crate::activation::Activation;
 use crate::pool::part;
 use crate::pool::{Cpu, Disjoint};
 use crate::register_tile::{RegisterTile, TALLEST, for_height};
-use crate::simd::Simd;
+use crate::simd::{Simd, from_fn};
 use std::ops::Range;
 
 /// Arguments of the layer.
@@ -230,7 +230,7 @@ fn tile<D: Dot, const H: usize, const NV: usize>(dot: D, rows: &[u8], panel: &[i
     for _ in 0..groups {
         // SAFETY: `rows` holds `groups` groups of H · 4 bytes, `panel` as many of NV · LANES · 4.
         unsafe {
-            let weights: [Ints<D>; NV] = std::array::from_fn(|v| dot.weights(b.add(4 * lanes * v)));
+            let weights: [Ints<D>; NV] = from_fn(|v| dot.weights(b.add(4 * lanes * v)));
             for (i, sums) in sums.iter_mut().enumerate() {
                 let activations = dot.activations(a.add(4 * i));
                 for v in 0..NV {

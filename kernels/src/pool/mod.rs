@@ -331,12 +331,14 @@ impl<'a, T> Disjoint<'a, T> {
     /// # Safety
     /// No other reference to an item in `range` is alive while the result is.
     #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
     pub unsafe fn slice(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
         // SAFETY: the range is within the slice; the caller guarantees that it is not aliased.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
     }
     /// Address of item `index`, or of the end, for kernels that write tiles with a leading dimension. Panics beyond the end.
+    #[inline(always)]
     pub fn ptr(&self, index: usize) -> *mut T {
         assert!(index <= self.len);
         // SAFETY: at most one past the end of the slice.

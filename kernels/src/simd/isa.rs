@@ -1,6 +1,6 @@
 //! Instruction sets: detection at run time, selection by `ALBERT_ISA`.
 
-#[cfg(test)]
+#[cfg(all(test, emulated_isas))]
 use super::Emulated;
 #[cfg(target_arch = "x86_64")]
 use super::{Avx2, Avx512};
@@ -83,8 +83,8 @@ impl FromStr for IsaKind {
 
 /// Instruction set of this machine; owning the value proves that the machine has it.
 ///
-/// Emulated ones exist only in this crate's tests, those of 8 and 16 lanes only with `--cfg emulated_isas`
-/// (`.ci/emulated.sh`), for machines without AVX2 or AVX-512: emulated kernels are most of the tests' code size.
+/// Emulated ones exist only in this crate's tests compiled with `--cfg emulated_isas` (`.ci/emulated.sh`), for a width
+/// that no machine has and for machines without AVX2 or AVX-512: emulated kernels are most of such tests' code size.
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
     /// Plain Rust.
@@ -96,7 +96,7 @@ pub enum Isa {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     /// Four emulated lanes.
-    #[cfg(test)]
+    #[cfg(all(test, emulated_isas))]
     Emulated4(Emulated<4>),
     /// Eight emulated lanes.
     #[cfg(all(test, emulated_isas))]
@@ -115,7 +115,7 @@ macro_rules! with_token {
             Isa::Avx2($simd) => $body,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512($simd) => $body,
-            #[cfg(test)]
+            #[cfg(all(test, emulated_isas))]
             Isa::Emulated4($simd) => $body,
             #[cfg(all(test, emulated_isas))]
             Isa::Emulated8($simd) => $body,
@@ -136,11 +136,9 @@ impl Isa {
             IsaKind::Avx512 => Avx512::detect().map(Self::Avx512),
             #[cfg(not(target_arch = "x86_64"))]
             IsaKind::Avx2 | IsaKind::Avx512 => None,
-            #[cfg(not(test))]
-            IsaKind::Emulated4 => None,
             #[cfg(not(all(test, emulated_isas)))]
-            IsaKind::Emulated8 | IsaKind::Emulated16 => None,
-            #[cfg(test)]
+            IsaKind::Emulated4 | IsaKind::Emulated8 | IsaKind::Emulated16 => None,
+            #[cfg(all(test, emulated_isas))]
             IsaKind::Emulated4 => Some(Self::Emulated4(Emulated)),
             #[cfg(all(test, emulated_isas))]
             IsaKind::Emulated8 => Some(Self::Emulated8(Emulated)),
@@ -178,7 +176,7 @@ impl Isa {
             Self::Avx2(_) => IsaKind::Avx2,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => IsaKind::Avx512,
-            #[cfg(test)]
+            #[cfg(all(test, emulated_isas))]
             Self::Emulated4(_) => IsaKind::Emulated4,
             #[cfg(all(test, emulated_isas))]
             Self::Emulated8(_) => IsaKind::Emulated8,

@@ -44,6 +44,7 @@ pub use scalar::Scalar;
 pub(crate) use wide::{WIDTH, Wide};
 
 use half::bf16;
+use std::mem::MaybeUninit;
 
 /// Body of a kernel, generic over the instruction set.
 ///
@@ -53,6 +54,18 @@ pub trait Kernel {
     type Output;
     /// Runs the kernel with the vectors of `simd`.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// The array [f(0), f(1), ..]. [`std::array::from_fn`] and `map` of arrays are inlined as the compiler sees fit: in a large
+/// codegen unit they stay calls, compiled without the instruction set.
+#[inline(always)]
+pub(crate) fn from_fn<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) -> [T; N] {
+    let mut all = [MaybeUninit::uninit(); N];
+    for (i, x) in all.iter_mut().enumerate() {
+        x.write(f(i));
+    }
+    // SAFETY: the loop has written all elements; an array of MaybeUninit has the layout of the array.
+    unsafe { std::ptr::from_ref(&all).cast::<[T; N]>().read() }
 }
 
 /// Prefetches the cache line of `p`, which may be any address.
@@ -229,7 +242,7 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
             self.store(cells, row);
         }
         for (j, row) in rows.iter_mut().enumerate().take(Self::LANES) {
-            let column = cells.map(|cells| cells[j]);
+            let column: [f32; 16] = from_fn(|i| cells[i][j]);
             *row = self.load(&column);
         }
     }

@@ -6,7 +6,6 @@
 
 use super::{Kernel, Simd};
 use half::bf16;
-use std::array::from_fn;
 
 /// Vectors per operation.
 pub(crate) const WIDTH: usize = 4;
@@ -16,12 +15,36 @@ pub(crate) const WIDTH: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wide<S>(pub(crate) S);
 
+/// The array of an expression for $i = 0, 1, 2 and 3. Not a closure, which may stay a call.
+macro_rules! four {
+    ($i:ident => $x:expr) => {
+        [
+            {
+                const $i: usize = 0;
+                $x
+            },
+            {
+                const $i: usize = 1;
+                $x
+            },
+            {
+                const $i: usize = 2;
+                $x
+            },
+            {
+                const $i: usize = 3;
+                $x
+            },
+        ]
+    };
+}
+
 /// Methods that apply an operation of S to each of the four vectors.
 macro_rules! each {
     ($($name:ident($($x:ident: $t:ident),*) -> $r:ident;)*) => {$(
         #[inline(always)]
         fn $name(self, $($x: Self::$t),*) -> Self::$r {
-            from_fn(|i| self.0.$name($($x[i]),*))
+            four!(I => self.0.$name($($x[I]),*))
         }
     )*};
 }
@@ -49,12 +72,12 @@ unsafe impl<S: Simd> Simd for Wide<S> {
     }
     #[inline(always)]
     fn iota(self) -> Self::U32 {
-        from_fn(|i| self.0.add_u32(self.0.iota(), self.0.splat_u32((i * S::LANES) as u32)))
+        four!(I => self.0.add_u32(self.0.iota(), self.0.splat_u32((I * S::LANES) as u32)))
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::F32 {
         // SAFETY: the caller guarantees four vectors.
-        from_fn(|i| unsafe { self.0.load_ptr(p.add(i * S::LANES)) })
+        four!(I => unsafe { self.0.load_ptr(p.add(I * S::LANES)) })
     }
     #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, x: Self::F32) {
@@ -72,7 +95,7 @@ unsafe impl<S: Simd> Simd for Wide<S> {
     #[inline(always)]
     unsafe fn load_bf16_ptr(self, p: *const bf16) -> Self::F32 {
         // SAFETY: the caller guarantees four vectors.
-        from_fn(|i| unsafe { self.0.load_bf16_ptr(p.add(i * S::LANES)) })
+        four!(I => unsafe { self.0.load_bf16_ptr(p.add(I * S::LANES)) })
     }
     #[inline(always)]
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: Self::F32) {
@@ -107,21 +130,21 @@ unsafe impl<S: Simd> Simd for Wide<S> {
     }
     #[inline(always)]
     fn split_exponent(self, y: Self::F32) -> (Self::F32, Self::F32) {
-        let parts: [_; WIDTH] = from_fn(|i| self.0.split_exponent(y[i]));
-        (parts.map(|(n, _)| n), parts.map(|(_, r)| r))
+        let parts = four!(I => self.0.split_exponent(y[I]));
+        (four!(I => parts[I].0), four!(I => parts[I].1))
     }
     #[inline(always)]
     fn mul_wide_u32(self, a: Self::U32, b: Self::U32) -> (Self::U32, Self::U32) {
-        let halves: [_; WIDTH] = from_fn(|i| self.0.mul_wide_u32(a[i], b[i]));
-        (halves.map(|(low, _)| low), halves.map(|(_, high)| high))
+        let halves = four!(I => self.0.mul_wide_u32(a[I], b[I]));
+        (four!(I => halves[I].0), four!(I => halves[I].1))
     }
     #[inline(always)]
     fn shl<const BITS: u32>(self, a: Self::U32) -> Self::U32 {
-        from_fn(|i| self.0.shl::<BITS>(a[i]))
+        four!(I => self.0.shl::<BITS>(a[I]))
     }
     #[inline(always)]
     fn shr<const BITS: u32>(self, a: Self::U32) -> Self::U32 {
-        from_fn(|i| self.0.shr::<BITS>(a[i]))
+        four!(I => self.0.shr::<BITS>(a[I]))
     }
     #[inline(always)]
     fn reduce_sum(self, [a, b, c, d]: Self::F32) -> f32 {

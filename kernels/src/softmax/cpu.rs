@@ -173,7 +173,7 @@ impl<X: Element> Kernel for Backward<'_, X> {
     fn run<S: Simd>(self, simd: S) {
         let rows = self.y.chunks(self.columns).zip(self.dy.chunks(self.columns));
         for ((y, dy), dx) in rows.zip(self.dx.chunks_mut(self.columns)) {
-            let (read, written) = ([y, dy].map(|row| rows_on(2, row)), [rows_on(1, dx)]);
+            let (read, written) = ([rows_on(2, y), rows_on(2, dy)], [rows_on(1, dx)]);
             let [dot] = sweep_prefetching(simd, y.len(), &Dot, written, [y, dy], [], [], []);
             sweep_prefetching(simd, y.len(), &InputGradient { dot }, read, [y, dy], [], [], [dx]);
         }

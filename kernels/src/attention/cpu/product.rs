@@ -18,8 +18,7 @@ use super::pack::CHUNK;
 use super::prefetch::PrefetchQueue;
 use crate::extent::span;
 use crate::register_tile::{RegisterTile, for_height};
-use crate::simd::{Kernel, Simd};
-use std::array::from_fn;
+use crate::simd::{Kernel, Simd, from_fn};
 
 /// Initial value of the accumulators.
 #[derive(Clone, Copy)]

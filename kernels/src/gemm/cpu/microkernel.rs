@@ -11,8 +11,7 @@
 
 use crate::extent::span;
 use crate::pool::part;
-use crate::simd::{Simd, prefetch, prefetch_l2};
-use std::array::from_fn;
+use crate::simd::{Simd, from_fn, prefetch, prefetch_l2};
 
 /// Prefetch distance of the operands, in steps of k.
 const AHEAD: usize = 8;

@@ -276,10 +276,12 @@ fn mismatched_panels_panic_with_their_sizes() {
     let a = [1f32; 12];
     let message = panic_message(|| gemm_packed(&cpu, &Gemm::nn(2, 8, 6), &a, &packed, &mut [0f32; 16], Epilogue::NONE));
     assert!(message.contains("packed as 8 x 6") && message.contains("6 x 8"), "{message}");
-    let other = Cpu::new(Isa::new(IsaKind::Emulated4).unwrap(), 1).unwrap();
-    let message =
-        panic_message(|| gemm_packed(&other, &Gemm::nn(1, 6, 8), &a, &packed, &mut [0f32; 6], Epilogue::NONE));
-    assert!(message.contains("packed for scalar") && message.contains("emulated4"), "{message}");
+    for isa in Isa::testable().into_iter().skip(1) {
+        let other = Cpu::new(isa, 1).unwrap();
+        let product = || gemm_packed(&other, &Gemm::nn(1, 6, 8), &a, &packed, &mut [0f32; 6], Epilogue::NONE);
+        let message = panic_message(product);
+        assert!(message.contains("packed for scalar") && message.contains(isa.kind().name()), "{message}");
+    }
 }
 
 #[test]
