@@ -126,7 +126,7 @@ fn surroundings() -> Vec<Situation> {
             .then("cmp v.json $T/tokenizer.json"),
         row("environment", "TMPDIR is missing for ptxas", "TMPDIR=/nowhere $A kernels list --arch sm_80 activation --ptxas /bin/true")
             .fails("temporary folder"),
-        row("environment", "ptxas says nothing", "$A kernels list --arch sm_80 activation --ptxas /bin/true").fails("reported no registers"),
+        row("environment", "ptxas says nothing", "$A kernels list --arch sm_80 activation --ptxas /bin/true").fails("reports no registers"),
         row("environment", "ptxas is missing", "$A kernels list --arch sm_80 activation --ptxas /nowhere").fails("cannot run /nowhere"),
         row("environment", "a link is planted where ptxas works", "mkdir t victim; for p in $(seq $$ $(($$ + 300))); do ln -s ../victim t/albert-kernels-$p; done; TMPDIR=$PWD/t $A kernels list --arch sm_80 activation --ptxas /bin/true")
             .ends_with(&[1])
