@@ -117,19 +117,21 @@ impl Dense {
         activation: Option<Activation>,
         y: &mut Tensor,
     ) -> Result<()> {
+        let epilogue = match activation {
+            Some(activation) => Epilogue::bias_activation(self.bias(), activation, None),
+            None => self.plain(),
+        };
         if !tape.multiplies_in_int8() || x.dtype() != DType::F32 {
-            let epilogue = match activation {
-                Some(activation) => Epilogue::bias_activation(self.bias(), activation, None),
-                None => self.plain(),
-            };
             return self.forward(tape, name, x, epilogue, y);
         }
         let (rows, _) = x.shape().rows_cols();
         let weight = tape.params().quantized(tape.cpu(), self.weight.clone(), self.k);
         let mut scratch = tape.alloc([int8::scratch_len(rows, self.k)], DType::U32)?;
         tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
+            let values = tape.params().all_values();
+            let epilogue = epilogue.map(|bias| &values[bias], |x| x.slice::<f32>(), |x| x.slice_mut::<f32>());
             let (y, scratch) = (y.slice_mut::<f32>(), scratch.slice_mut::<u32>());
-            int8::linear(cpu, x.slice::<f32>(), &weight, self.bias_values(tape), activation, y, scratch);
+            int8::linear(cpu, x.slice::<f32>(), &weight, y, epilogue, scratch);
         })
     }
 
@@ -140,11 +142,6 @@ impl Dense {
             Device::Cpu(cpu) => Some(tape.params().packed(cpu, self.weight.clone(), self.k, side)),
             Device::Cuda(_) => None,
         }
-    }
-
-    /// The bias in host memory, if there is one.
-    fn bias_values<'t>(&self, tape: &Tape<'t>) -> Option<&'t [f32]> {
-        self.bias.clone().map(|range| &tape.params().all_values()[range])
     }
 
     /// The product of `a` with the weight on the GPU, in the storage of `a`.

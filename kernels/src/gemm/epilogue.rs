@@ -6,6 +6,7 @@ use crate::activation::Activation;
 use crate::dropout::{BLOCK, Dropout};
 use crate::pool::Disjoint;
 use crate::simd::{Element, Simd, WIDTH, Wide, from_fn};
+use std::ops::Range;
 
 /// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C with
 /// [`Beta::One`]).
@@ -111,7 +112,7 @@ pub struct Epilogue<V, I = V, O = I> {
 pub type SliceEpilogue<'a, C> = Epilogue<&'a [f32], &'a [C], &'a mut [C]>;
 
 /// [`SliceEpilogue`] with checked sizes and the storage type of C as a value.
-pub(super) type TileEpilogue<'a> = Epilogue<&'a [f32], Operand<'a>, Output<'a>>;
+pub(crate) type TileEpilogue<'a> = Epilogue<&'a [f32], Operand<'a>, Output<'a>>;
 
 impl<V, I, O> Epilogue<V, I, O> {
     /// [`EpilogueKind::None`]
@@ -182,7 +183,7 @@ impl<A: Copy> Epilogue<A> {
 impl<'a, C: Element> SliceEpilogue<'a, C> {
     /// Checks the sizes against `spec`.
     #[track_caller]
-    pub(super) fn check(self, spec: &Gemm) -> TileEpilogue<'a> {
+    pub(crate) fn check(self, spec: &Gemm) -> TileEpilogue<'a> {
         let accumulates = self.kind.accumulates();
         assert!(accumulates || spec.beta == Beta::Zero, "{spec:?}: only the epilogues None and Bias can accumulate");
         if let Some(bias) = self.bias {
@@ -211,6 +212,11 @@ pub(super) struct Position {
 }
 
 impl<'a> TileEpilogue<'a> {
+    /// The bias, which the epilogue does not add from now on.
+    pub(crate) fn take_bias(&mut self) -> Option<&'a [f32]> {
+        self.bias.take()
+    }
+
     /// Bias to add to the accumulators before they are stored, if any. [`Self::finish_tile`] does the rest.
     #[inline(always)]
     pub(super) fn bias_in_registers(&self, last: bool) -> Option<&'a [f32]> {
@@ -353,6 +359,30 @@ unsafe fn store_first<S: Simd>(simd: S, x: *mut f32, at: &[usize], y: &[S::F32; 
     for (&at, &y) in at.iter().zip(y) {
         // SAFETY: the caller's promise.
         unsafe { simd.store_ptr(x.add(at), y) };
+    }
+}
+
+/// Scales of a product of quantized operands: acc\[r, j\] = row_scale\[r\] · column_scale\[j\] · sum + (row_offset\[r\] ·
+/// column_offset\[j\] + bias\[j\]).
+#[derive(Clone, Copy)]
+pub(crate) struct Scales<'a> {
+    pub row_scale: &'a [f32],
+    pub row_offset: &'a [f32],
+    pub column_scale: &'a [f32],
+    pub column_offset: &'a [f32],
+    /// Bias of the epilogue, which does not add it then: it is added to the smaller term.
+    pub bias: Option<&'a [f32]>,
+}
+
+impl Scales<'_> {
+    /// acc of some columns, at most LANES, of a row.
+    #[inline(always)]
+    pub(super) fn apply<S: Simd>(&self, simd: S, sums: S::F32, row: usize, columns: Range<usize>) -> S::F32 {
+        let (scale, offset) = (simd.splat(self.row_scale[row]), simd.splat(self.row_offset[row]));
+        let column_scale = simd.load_partial(&self.column_scale[columns.clone()]);
+        let bias = self.bias.map_or(simd.zero(), |bias| simd.load_partial(&bias[columns.clone()]));
+        let constant = simd.mul_add(offset, simd.load_partial(&self.column_offset[columns]), bias);
+        simd.mul_add(sums, simd.mul(scale, column_scale), constant)
     }
 }
 

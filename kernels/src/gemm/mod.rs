@@ -39,17 +39,26 @@ mod tests;
 
 pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
 pub use cpu::packed::{PackMismatch, PackedB};
+pub(crate) use cpu::{
+    Product,
+    blocking::Blocking,
+    blocks::{PanelsOfGroups, RowsOfGroups},
+    microkernel::{MicrokernelUser, MultiplyAdd, Tile},
+    run_tasks,
+};
 pub use cpu::{scratch_bytes, warm_up};
 pub(crate) use cuda::copy::copy_elements;
 pub(crate) use cuda::position::{lane_start, load_fragment};
 pub(crate) use cuda::sm90_cases::chosen as chosen_on_hopper;
 pub use cuda::{position::ProductArgs, sm90_mainloop::HopperProductArgs};
 pub use epilogue::{Epilogue, EpilogueKind, SliceEpilogue};
+pub(crate) use epilogue::{Scales, TileEpilogue};
 
 use crate::extent::{area, span};
 use crate::pool::Cpu;
 use crate::simd::Element;
-use operand::{Operand, Output};
+use operand::Operand;
+pub(crate) use operand::Output;
 
 /// Memory layout of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -198,7 +207,7 @@ pub fn gemm<A: Element, B: Element, C: Element>(
         spec,
         &Batch::ONE,
         Operand::new(a),
-        cpu::MatrixB::Unpacked(Operand::new(b)),
+        cpu::MatrixB::Unpacked(spec, Operand::new(b)),
         Output::new(c),
         epilogue,
     );
@@ -249,5 +258,13 @@ pub fn batched<A: Element, B: Element, C: Element>(
     let beside = batch.stride_c >= spec.n && span(batch.count, spec.n, batch.stride_c) <= spec.ldc;
     assert!(last == 0 || behind || beside, "{spec:?}, {batch:?}: the Cs overlap");
     let epilogue = SliceEpilogue::<C>::NONE.check(spec);
-    cpu::run(cpu, spec, batch, Operand::new(a), cpu::MatrixB::Unpacked(Operand::new(b)), Output::new(c), epilogue);
+    cpu::run(
+        cpu,
+        spec,
+        batch,
+        Operand::new(a),
+        cpu::MatrixB::Unpacked(spec, Operand::new(b)),
+        Output::new(c),
+        epilogue,
+    );
 }

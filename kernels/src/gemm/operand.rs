@@ -6,13 +6,13 @@ use half::bf16;
 
 /// Matrix that a product reads.
 #[derive(Clone, Copy)]
-pub(super) enum Operand<'a> {
+pub(crate) enum Operand<'a> {
     F32(&'a [f32]),
     Bf16(&'a [bf16]),
 }
 
 impl<'a> Operand<'a> {
-    pub(super) fn new<X: Element>(x: &'a [X]) -> Self {
+    pub(crate) fn new<X: Element>(x: &'a [X]) -> Self {
         match X::DTYPE {
             DType::F32 => Self::F32(bytemuck::cast_slice(x)),
             DType::Bf16 => Self::Bf16(bytemuck::cast_slice(x)),
@@ -37,13 +37,13 @@ impl<'a> Operand<'a> {
 
 /// Matrix that a product writes.
 #[derive(Clone, Copy)]
-pub(super) enum Output<'a> {
+pub(crate) enum Output<'a> {
     F32(Disjoint<'a, f32>),
     Bf16(Disjoint<'a, bf16>),
 }
 
 impl<'a> Output<'a> {
-    pub(super) fn new<C: Element>(c: &'a mut [C]) -> Self {
+    pub(crate) fn new<C: Element>(c: &'a mut [C]) -> Self {
         match C::DTYPE {
             DType::F32 => Self::F32(Disjoint::new(bytemuck::cast_slice_mut(c))),
             DType::Bf16 => Self::Bf16(Disjoint::new(bytemuck::cast_slice_mut(c))),

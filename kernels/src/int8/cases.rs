@@ -3,8 +3,9 @@
 use super::{DotKind, QuantizedWeight, linear, reference, scratch_len};
 use crate::{
     Cpu, DType,
-    activation::Activation,
-    check::{Guarded, On, greatest_error, on_runner, uniform, within_error},
+    check::{Guarded, On, Real, greatest_error, on_runner, uniform, widen, within_error},
+    dropout::Dropout,
+    gemm::{self, Epilogue, EpilogueKind},
     operation::{Case, Cost, Operation, Outcome, Pass},
     runner::Runner,
 };
@@ -33,10 +34,10 @@ const SIZES: [[usize; 3]; 14] = [
 /// Maximum multiply-adds of a case that is checked against the naive reference loops.
 const CHECKED_WORK: usize = 1 << 20;
 
-/// Bias and activation, with the words of a case's variant.
-fn epilogues() -> Vec<(String, bool, Option<Activation>)> {
-    let activated = Activation::ALL.map(|activation| (format!("bias_{}", activation.name()), true, Some(activation)));
-    [(String::new(), false, None), ("bias".to_string(), true, None)].into_iter().chain(activated).collect()
+/// Epilogues of forward passes without gradients.
+fn epilogues() -> Vec<EpilogueKind> {
+    let inference = |kind: &EpilogueKind| !kind.saves_pre() && !matches!(kind, EpilogueKind::ActivationBackward(_));
+    EpilogueKind::all().into_iter().filter(inference).collect()
 }
 
 fn cases() -> Vec<Case> {
@@ -46,25 +47,26 @@ fn cases() -> Vec<Case> {
         variant,
         dims: vec![("m", m), ("n", n), ("k", k)],
     };
-    SIZES.into_iter().flat_map(|size| epilogues().into_iter().map(move |(words, ..)| case(size, words))).collect()
+    SIZES.into_iter().flat_map(|size| epilogues().into_iter().map(move |kind| case(size, kind.words()))).collect()
 }
 
-/// Size, true if there is a bias, and the activation.
-fn read(case: &Case) -> ([usize; 3], bool, Option<Activation>) {
-    let found = epilogues().into_iter().find(|(words, ..)| *words == case.variant);
-    let (_, has_bias, activation) = found.unwrap_or_else(|| panic!("{case}: unknown epilogue"));
-    (["m", "n", "k"].map(|letter| case.dim(letter)), has_bias, activation)
+/// Size and epilogue.
+fn read(case: &Case) -> ([usize; 3], EpilogueKind) {
+    let kind = epilogues().into_iter().find(|kind| kind.words() == case.variant);
+    (["m", "n", "k"].map(|letter| case.dim(letter)), kind.unwrap_or_else(|| panic!("{case}: unknown epilogue")))
 }
 
 /// Cost of a case: activations and results are f32, weights one byte with a scale and an offset per output.
 fn cost(case: &Case) -> Cost {
-    let ([m, n, k], has_bias, _) = read(case);
+    let ([m, n, k], kind) = read(case);
     let [m, n, k] = [m, n, k].map(|size| size as u64);
-    Cost { flops: 2 * m * n * k, bytes: 4 * m * (n + k) + n * (k + 8) + if has_bias { 4 * n } else { 0 } }
+    let bias = if kind.has_bias() { 4 * n } else { 0 };
+    let matrix = if kind.reads_matrix() { 4 * m * n } else { 0 };
+    Cost { flops: 2 * m * n * k, bytes: 4 * m * (n + k) + n * (k + 8) + bias + matrix }
 }
 
 fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
-    let (size, has_bias, activation) = read(case);
+    let (size, kind) = read(case);
     if matches!(runner, Runner::Gpu(_)) {
         return Outcome::Skipped { reason: "the layer runs on processors only".to_string() };
     }
@@ -72,7 +74,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
         return Outcome::Skipped { reason: "larger cases are timed, not checked".to_string() };
     }
     on_runner(case, runner, |on| match on {
-        On::Cpu(cpu) => check_on(cpu, size, has_bias, activation),
+        On::Cpu(cpu) => check_on(cpu, size, kind),
         On::Gpu(_) => Err("the layer runs on processors only".to_string()),
     })
 }
@@ -80,34 +82,41 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
 /// Inputs of a layer.
 struct Inputs {
     size: [usize; 3],
+    kind: EpilogueKind,
     x: Vec<f32>,
     w: Vec<f32>,
-    bias: Option<Vec<f32>>,
-    activation: Option<Activation>,
+    bias: Vec<f32>,
+    residual: Vec<f32>,
 }
 
 impl Inputs {
-    fn new(size: [usize; 3], has_bias: bool, activation: Option<Activation>) -> Self {
+    const DROPOUT: Dropout = Dropout { seed: 78, site: 6, rate: 0.3 };
+
+    fn new(size: [usize; 3], kind: EpilogueKind) -> Self {
         let [m, n, k] = size;
         let (x, w) = (uniform::<f32>(1, m * k, 3.0), uniform::<f32>(2, n * k, 0.1));
-        Self { size, x, w, bias: has_bias.then(|| uniform(3, n, 1.0)), activation }
+        Self { size, kind, x, w, bias: uniform(3, n, 1.0), residual: uniform(4, m * n, 1.0) }
     }
 
-    fn define<R: crate::check::Real>(&self, levels: f32) -> Vec<R> {
-        reference::linear(self.size, &self.x, &self.w, self.bias.as_deref(), self.activation, levels)
+    fn define<R: Real>(&self, levels: f32) -> Vec<R> {
+        let acc = reference::product(self.size, &self.x, &self.w, levels);
+        let (bias, residual) = (widen::<R, f32>(&self.bias), widen::<R, f32>(&self.residual));
+        let dropout = self.kind.has_dropout().then_some(Self::DROPOUT);
+        gemm::reference::epilogue(self.kind, &acc, &bias, &residual, dropout).0
     }
 }
 
-fn check_on(cpu: &Cpu, size: [usize; 3], has_bias: bool, activation: Option<Activation>) -> Result<f64, String> {
+fn check_on(cpu: &Cpu, size: [usize; 3], kind: EpilogueKind) -> Result<f64, String> {
     let [m, n, k] = size;
-    let inputs = Inputs::new(size, has_bias, activation);
+    let inputs = Inputs::new(size, kind);
     let levels = DotKind::of(cpu.isa().kind()).levels();
     let weight = QuantizedWeight::new(cpu, n, k, &inputs.w);
     let (mut y, mut scratch) = (Guarded::<f32>::poisoned(m * n), vec![u32::MAX; scratch_len(m, k)]);
-    linear(cpu, &inputs.x, &weight, inputs.bias.as_deref(), activation, &mut y, &mut scratch);
+    let epilogue = Epilogue::of_kind(kind, &inputs.bias[..], &inputs.residual[..], &mut [][..], Inputs::DROPOUT);
+    linear(cpu, &inputs.x, &weight, &mut y, epilogue, &mut scratch);
     y.intact()?;
     // Naive error of a few hundred elements of the same k: the greatest error of few elements is a poor estimate.
-    let sample = Inputs::new([24, 24, k], has_bias, activation);
+    let sample = Inputs::new([24, 24, k], kind);
     let naive = greatest_error(&sample.define::<f32>(levels), &sample.define::<f64>(levels));
     within_error("y", &y, naive, &inputs.define::<f64>(levels))
 }

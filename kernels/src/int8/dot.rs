@@ -1,5 +1,7 @@
-//! Dot products of bytes: the trait that the register tile uses, and its implementations per instruction set.
+//! Dot products of bytes: the instructions of the microkernels, per instruction set.
 
+use crate::gemm::{MicrokernelUser, MultiplyAdd, Tile};
+use crate::register_tile::RegisterTile;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{IsaKind, Scalar, Simd};
@@ -54,61 +56,42 @@ impl DotKind {
         if matches!(self, Self::Avx2) { 127.0 } else { 255.0 }
     }
 
+    /// Register tile and lanes.
+    pub(super) const fn tile(self) -> (RegisterTile, usize) {
+        match self {
+            Self::Scalar => (ScalarDot::SIZE, 1),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => (Maddubs::SIZE, 8),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => (Vnni256::SIZE, 8),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => (Vnni512::SIZE, 16),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => panic!("not detected"),
+        }
+    }
+
     /// Columns of a panel.
     pub(super) const fn columns(self) -> usize {
-        match self {
-            Self::Scalar => VECTORS,
-            Self::Avx2 | Self::AvxVnni => 8 * VECTORS,
-            Self::Avx512Vnni => 16 * VECTORS,
-        }
+        let (tile, lanes) = self.tile();
+        tile.columns(lanes)
     }
 }
 
-/// Vectors in a row of the register tile.
-pub(super) const VECTORS: usize = 2;
+/// Four neighboring activations of a row.
+pub(super) type Activations = [u8; 4];
+/// Four neighboring weights of an output.
+pub(super) type Weights = [i8; 4];
 
-/// Sum of four products of bytes per lane, added to an i32. A value is a token: it proves that the instructions exist.
-///
-/// # Safety
-/// An implementation must only be constructible on machines with its instructions and those of `Float`.
-pub(super) unsafe trait Dot: Copy + Send + Sync {
-    /// f32 arithmetic of the same width.
-    type Float: Simd;
-    /// Rows of the register tile.
-    const ROWS: usize;
+/// Sum of four products of bytes per lane, added to an i32. Activations are at most [`Dot::LEVELS`].
+pub(super) trait Dot: MultiplyAdd<A = Activations, B = Weights> {
     /// L: activations are quantized to 0 ..= L.
     const LEVELS: f32;
-
-    /// Runs `kernel` with these instructions enabled for everything that is inlined into it.
-    fn vectorize<K: DotKernel<Self>>(self, kernel: K);
-    /// Token of the f32 arithmetic.
-    fn float(self) -> Self::Float;
-    /// Loads LANES groups of four weights at `p`.
-    ///
-    /// # Safety
-    /// `p` is valid for reading 4·LANES bytes.
-    unsafe fn weights(self, p: *const i8) -> Ints<Self>;
-    /// Broadcasts the four activations at `p` to every lane.
-    ///
-    /// # Safety
-    /// `p` is valid for reading four bytes.
-    unsafe fn activations(self, p: *const u8) -> Ints<Self>;
-    /// sum + Σ of the four products of each lane. Activations are at most [`Dot::LEVELS`].
-    fn dot(self, sum: Ints<Self>, activations: Ints<Self>, weights: Ints<Self>) -> Ints<Self>;
     /// Stores LANES integers of 0 ..= 255 as bytes.
     ///
     /// # Safety
     /// `p` is valid for writing LANES bytes.
-    unsafe fn narrow(self, p: *mut u8, x: Ints<Self>);
-}
-
-/// Vector of LANES 32-bit integers.
-pub(super) type Ints<D> = <<D as Dot>::Float as Simd>::U32;
-
-/// Code that is generic over the instructions; `run` and the functions that it calls are `#[inline(always)]`.
-pub(super) trait DotKernel<D: Dot> {
-    /// Runs the code.
-    fn run(self, dot: D);
+    unsafe fn narrow(self, p: *mut u8, x: <Self::Simd as Simd>::U32);
 }
 
 /// Evaluates an expression with the token of a kind, which was detected when a weight was quantized.
@@ -146,35 +129,55 @@ pub(super) use with_dot;
 #[derive(Clone, Copy)]
 pub(super) struct ScalarDot;
 
-// SAFETY: needs no special instructions.
-unsafe impl Dot for ScalarDot {
-    type Float = Scalar;
-    const ROWS: usize = 4;
-    const LEVELS: f32 = DotKind::Scalar.levels();
+impl Tile for ScalarDot {
+    type Simd = Scalar;
+    type A = Activations;
+    type B = Weights;
+    const SIZE: RegisterTile = RegisterTile::new(4, 2);
+    const QUANTIZED: bool = true;
 
-    fn vectorize<K: DotKernel<Self>>(self, kernel: K) {
-        kernel.run(self);
-    }
     #[inline(always)]
-    fn float(self) -> Scalar {
+    fn simd(self) -> Scalar {
         Scalar
     }
+    fn vectorize<K: MicrokernelUser<Self>>(self, kernel: K) {
+        kernel.run(self);
+    }
+}
+
+// SAFETY: needs no special instructions.
+unsafe impl MultiplyAdd for ScalarDot {
+    type Groups = [u8; 4];
+    type Sums = u32;
+
     #[inline(always)]
-    unsafe fn weights(self, p: *const i8) -> u32 {
-        // SAFETY: the caller's promise.
-        u32::from_le_bytes(unsafe { p.cast::<[u8; 4]>().read() })
+    fn zero(self) -> u32 {
+        0
     }
     #[inline(always)]
-    unsafe fn activations(self, p: *const u8) -> u32 {
+    unsafe fn load(self, b: *const Weights) -> [u8; 4] {
         // SAFETY: the caller's promise.
-        u32::from_le_bytes(unsafe { p.cast::<[u8; 4]>().read() })
+        unsafe { *b.cast() }
     }
     #[inline(always)]
-    fn dot(self, sum: u32, activations: u32, weights: u32) -> u32 {
-        let pairs = activations.to_le_bytes().into_iter().zip(weights.to_le_bytes());
-        let dot: i32 = pairs.map(|(q, v)| i32::from(q) * i32::from(v as i8)).sum();
+    unsafe fn broadcast(self, a: *const Activations) -> [u8; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { *a }
+    }
+    #[inline(always)]
+    fn multiply_add(self, a: [u8; 4], b: [u8; 4], sum: u32) -> u32 {
+        let dot: i32 = a.into_iter().zip(b).map(|(q, v)| i32::from(q) * i32::from(v as i8)).sum();
         sum.wrapping_add(dot as u32)
     }
+    #[inline(always)]
+    fn to_f32(self, sums: u32) -> f32 {
+        Scalar.int_to_float(sums)
+    }
+}
+
+impl Dot for ScalarDot {
+    const LEVELS: f32 = DotKind::Scalar.levels();
+
     #[inline(always)]
     unsafe fn narrow(self, p: *mut u8, x: u32) {
         // SAFETY: the caller's promise.
@@ -182,155 +185,139 @@ unsafe impl Dot for ScalarDot {
     }
 }
 
-/// Token of AVX2 with `vpmaddubsw`.
+/// Token `$token`, which owns the token `$simd` of the f32 arithmetic: kind, integer and float vectors, features, rows of the
+/// tile, a condition beyond `$simd`, and the instructions.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(super) struct Maddubs(Avx2);
+macro_rules! x86_dot {
+    (
+        $(#[$doc:meta])*
+        $token:ident($simd:ident), $kind:ident, [$ints:ty, $floats:ty], $features:literal, rows $rows:literal, if $condition:expr,
+        load = $load:ident,
+        broadcast = $broadcast:ident,
+        multiply_add($sum:ident, $a:ident, $b:ident) = $product:expr,
+        narrow($p:ident, $x:ident) = $narrow:expr
+    ) => {
+        $(#[$doc])*
+        #[cfg(target_arch = "x86_64")]
+        #[derive(Clone, Copy)]
+        pub(super) struct $token($simd);
 
-#[cfg(target_arch = "x86_64")]
-impl Maddubs {
-    /// Token, if this machine has the instructions.
-    pub(super) fn detect() -> Option<Self> {
-        Avx2::detect().map(Self)
-    }
-}
-
-/// Methods that both 256-bit implementations share: only the product differs.
-#[cfg(target_arch = "x86_64")]
-macro_rules! two_hundred_and_fifty_six {
-    ($features:literal) => {
-        type Float = Avx2;
-
-        #[inline]
-        fn vectorize<K: DotKernel<Self>>(self, kernel: K) {
-            #[target_feature(enable = $features)]
-            fn inner<D: Dot, K: DotKernel<D>>(dot: D, kernel: K) {
-                kernel.run(dot);
+        #[cfg(target_arch = "x86_64")]
+        impl $token {
+            /// Token, if this machine has the instructions.
+            pub(super) fn detect() -> Option<Self> {
+                if $condition { $simd::detect().map(Self) } else { None }
             }
-            // SAFETY: the token proves that the CPU has the features.
-            unsafe { inner(self, kernel) }
         }
-        #[inline(always)]
-        fn float(self) -> Avx2 {
-            self.0
+
+        #[cfg(target_arch = "x86_64")]
+        impl Tile for $token {
+            type Simd = $simd;
+            type A = Activations;
+            type B = Weights;
+            const SIZE: RegisterTile = RegisterTile::new($rows, 2);
+            const QUANTIZED: bool = true;
+
+            #[inline(always)]
+            fn simd(self) -> $simd {
+                self.0
+            }
+            #[inline]
+            fn vectorize<K: MicrokernelUser<Self>>(self, kernel: K) {
+                #[target_feature(enable = $features)]
+                fn inner<K: MicrokernelUser<$token>>(dot: $token, kernel: K) {
+                    kernel.run(dot);
+                }
+                // SAFETY: the token proves that the CPU has the features.
+                unsafe { inner(self, kernel) }
+            }
         }
-        #[inline(always)]
-        unsafe fn weights(self, p: *const i8) -> __m256i {
-            // SAFETY: the caller's promise; the token proves AVX2.
-            unsafe { _mm256_loadu_si256(p.cast()) }
+
+        // SAFETY: the only constructor is `detect`.
+        #[cfg(target_arch = "x86_64")]
+        unsafe impl MultiplyAdd for $token {
+            type Groups = $ints;
+            type Sums = $ints;
+
+            #[inline(always)]
+            fn zero(self) -> $ints {
+                self.0.splat_u32(0)
+            }
+            #[inline(always)]
+            unsafe fn load(self, b: *const Weights) -> $ints {
+                // SAFETY: the caller's promise; the token proves that the instruction exists.
+                unsafe { $load(b.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn broadcast(self, a: *const Activations) -> $ints {
+                // SAFETY: the caller's promise; the token proves that the instruction exists.
+                unsafe { $broadcast(a.cast::<i32>().read_unaligned()) }
+            }
+            #[inline(always)]
+            fn multiply_add(self, $a: $ints, $b: $ints, $sum: $ints) -> $ints {
+                // SAFETY: the token proves that the instructions exist.
+                unsafe { $product }
+            }
+            #[inline(always)]
+            fn to_f32(self, sums: $ints) -> $floats {
+                self.0.int_to_float(sums)
+            }
         }
-        #[inline(always)]
-        unsafe fn activations(self, p: *const u8) -> __m256i {
-            // SAFETY: the caller's promise; the token proves AVX2.
-            unsafe { _mm256_set1_epi32(p.cast::<i32>().read_unaligned()) }
-        }
-        #[inline(always)]
-        unsafe fn narrow(self, p: *mut u8, x: __m256i) {
-            // SAFETY: the caller's promise; the token proves AVX2.
-            unsafe {
-                let halves = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
-                _mm_storel_epi64(p.cast(), _mm_packus_epi16(halves, halves));
+
+        #[cfg(target_arch = "x86_64")]
+        impl Dot for $token {
+            const LEVELS: f32 = DotKind::$kind.levels();
+
+            #[inline(always)]
+            unsafe fn narrow(self, $p: *mut u8, $x: $ints) {
+                // SAFETY: the caller's promise; the token proves that the instructions exist.
+                unsafe { $narrow }
             }
         }
     };
 }
 
-// SAFETY: the only constructor is `detect`.
+/// Stores eight integers of 0 ..= 255 as bytes.
+///
+/// # Safety
+/// `p` is valid for writing eight bytes.
 #[cfg(target_arch = "x86_64")]
-unsafe impl Dot for Maddubs {
-    const ROWS: usize = 4;
-    const LEVELS: f32 = DotKind::Avx2.levels();
-    two_hundred_and_fifty_six!("avx2,fma,f16c");
-
-    /// |q·v + q'·v'| <= 2·127·127 = 32,258 fits the 16 bits of the first step.
-    #[inline(always)]
-    fn dot(self, sum: __m256i, activations: __m256i, weights: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2.
-        unsafe {
-            let pairs = _mm256_maddubs_epi16(activations, weights);
-            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
-    }
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn narrow_256(p: *mut u8, x: __m256i) {
+    let halves = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+    // SAFETY: the caller's promise.
+    unsafe { _mm_storel_epi64(p.cast(), _mm_packus_epi16(halves, halves)) };
 }
 
-/// Token of AVX-VNNI.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(super) struct Vnni256(Avx2);
-
-#[cfg(target_arch = "x86_64")]
-impl Vnni256 {
-    /// Token, if this machine has the instructions.
-    pub(super) fn detect() -> Option<Self> {
-        if is_x86_feature_detected!("avxvnni") { Avx2::detect().map(Self) } else { None }
-    }
+x86_dot! {
+    /// Token of AVX2 with `vpmaddubsw`. |q·v + q'·v'| <= 2·127·127 = 32,258 fits its 16 bits.
+    Maddubs(Avx2), Avx2, [__m256i, __m256], "avx2,fma,f16c", rows 4, if true,
+    load = _mm256_loadu_si256,
+    broadcast = _mm256_set1_epi32,
+    multiply_add(sum, a, b) =
+        _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1))),
+    narrow(p, x) = narrow_256(p, x)
 }
 
-// SAFETY: the only constructor is `detect`.
 #[cfg(target_arch = "x86_64")]
-unsafe impl Dot for Vnni256 {
-    const ROWS: usize = 6;
-    const LEVELS: f32 = DotKind::AvxVnni.levels();
-    two_hundred_and_fifty_six!("avx2,fma,f16c,avxvnni");
-
-    #[inline(always)]
-    fn dot(self, sum: __m256i, activations: __m256i, weights: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX-VNNI.
-        unsafe { _mm256_dpbusd_avx_epi32(sum, activations, weights) }
-    }
+x86_dot! {
+    /// Token of AVX-VNNI.
+    Vnni256(Avx2), AvxVnni, [__m256i, __m256], "avx2,fma,f16c,avxvnni", rows 6, if is_x86_feature_detected!("avxvnni"),
+    load = _mm256_loadu_si256,
+    broadcast = _mm256_set1_epi32,
+    multiply_add(sum, a, b) = _mm256_dpbusd_avx_epi32(sum, a, b),
+    narrow(p, x) = narrow_256(p, x)
 }
 
-/// Token of AVX-512 with VNNI.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(super) struct Vnni512(Avx512);
-
-#[cfg(target_arch = "x86_64")]
-impl Vnni512 {
-    /// Token, if this machine has the instructions.
-    pub(super) fn detect() -> Option<Self> {
-        if is_x86_feature_detected!("avx512vnni") { Avx512::detect().map(Self) } else { None }
-    }
-}
-
-// SAFETY: the only constructor is `detect`.
-#[cfg(target_arch = "x86_64")]
-unsafe impl Dot for Vnni512 {
-    type Float = Avx512;
-    const ROWS: usize = 14;
-    const LEVELS: f32 = DotKind::Avx512Vnni.levels();
-
-    #[inline]
-    fn vectorize<K: DotKernel<Self>>(self, kernel: K) {
-        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-        fn inner<K: DotKernel<Vnni512>>(dot: Vnni512, kernel: K) {
-            kernel.run(dot);
-        }
-        // SAFETY: the token proves that the CPU has the features.
-        unsafe { inner(self, kernel) }
-    }
-    #[inline(always)]
-    fn float(self) -> Avx512 {
-        self.0
-    }
-    #[inline(always)]
-    unsafe fn weights(self, p: *const i8) -> __m512i {
-        // SAFETY: the caller's promise; the token proves AVX-512.
-        unsafe { _mm512_loadu_si512(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn activations(self, p: *const u8) -> __m512i {
-        // SAFETY: the caller's promise; the token proves AVX-512.
-        unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
-    }
-    #[inline(always)]
-    fn dot(self, sum: __m512i, activations: __m512i, weights: __m512i) -> __m512i {
-        // SAFETY: the token proves VNNI.
-        unsafe { _mm512_dpbusd_epi32(sum, activations, weights) }
-    }
-    #[inline(always)]
-    unsafe fn narrow(self, p: *mut u8, x: __m512i) {
-        // SAFETY: the caller's promise; the token proves AVX-512.
-        unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtusepi32_epi8(x)) };
-    }
+x86_dot! {
+    /// Token of AVX-512 with VNNI.
+    Vnni512(Avx512), Avx512Vnni, [__m512i, __m512], "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", rows 14,
+    if is_x86_feature_detected!("avx512vnni"),
+    load = _mm512_loadu_si512,
+    broadcast = _mm512_set1_epi32,
+    multiply_add(sum, a, b) = _mm512_dpbusd_epi32(sum, a, b),
+    narrow(p, x) = _mm_storeu_si128(p.cast(), _mm512_cvtusepi32_epi8(x))
 }

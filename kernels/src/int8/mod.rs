@@ -1,10 +1,10 @@
-//! Dense layer in 8-bit integers, for inference: y = act(x·Wᵀ + b) with weights quantized once and activations row by row.
+//! Dense layer in 8-bit integers, for inference: y = epilogue(x·Wᵀ) with weights quantized once and activations row by row.
 //!
 //! ```text
 //! weights       W[j, :] ≈ w_j · V[j, :]            V in -127 ..= 127, w_j = max|W[j, :]| / 127      (output channel j)
 //! activations   x[i, :] ≈ s_i · q[i, :] + o_i      q in 0 ..= L,      o_i = min x[i, :], s_i = (max - min) / L
 //!
-//! y[i, j] = s_i·w_j · Σ_k q[i, k]·V[j, k]  +  o_i · (w_j · Σ_k V[j, k])  +  b[j]
+//! y[i, j] = s_i·w_j · Σ_k q[i, k]·V[j, k]  +  o_i · (w_j · Σ_k V[j, k])  +  b[j], then the rest of the epilogue
 //!           └ f32 ┘   └ exact, in i32 ┘             └ precomputed ┘
 //! ```
 //!
@@ -21,7 +21,8 @@
 //! the same L. f32 computes 16 products per AVX-512 instruction: int8 products are at most four times as fast, and the
 //! other operations (quantization, GELU, attention, LayerNorm) take a larger share of the time.
 //!
-//! Packed weights: panels of NR columns, in a panel contiguous groups of four k; k is padded with zeros.
+//! The loop nest is that of f32 products ([`gemm`](crate::gemm)): a step multiplies four bytes of k where theirs multiplies
+//! one f32. Quantized rows are read in place; weights are packed in panels of NR columns, with k padded with zeros.
 //!
 //! ```text
 //!   │ column 0   │ column 1   │ … │ column NR-1 │   k 0..4
@@ -39,7 +40,8 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::{activation::Activation, extent::area, pool::Cpu};
+use crate::gemm::{Gemm, Output, SliceEpilogue};
+use crate::{extent::area, pool::Cpu};
 pub use cases::OPERATION;
 pub use dot::DotKind;
 use dot::with_dot;
@@ -115,18 +117,29 @@ impl QuantizedWeight {
         size_of_val(&self.panels[..]) + size_of_val(&self.scale[..]) + size_of_val(&self.offset[..])
     }
 
+    /// Panels in groups of four k.
+    fn groups(&self) -> &[dot::Weights] {
+        bytemuck::cast_slice(&self.panels)
+    }
+
     /// True if the weight was quantized for the instructions of `cpu`.
     pub fn fits(&self, cpu: &Cpu) -> bool {
         self.kind == DotKind::of(cpu.isa().kind())
     }
 }
 
-/// Words of scratch that [`linear`] needs for m rows of k elements: the quantized rows, with scale and offset.
-pub const fn scratch_len(m: usize, k: usize) -> usize {
-    area(m, k.div_ceil(4) + 2)
+/// Words from one quantized row to the next. Rows a multiple of 4 KiB apart would compete for the same cache sets.
+const fn row_stride(k: usize) -> usize {
+    let groups = k.div_ceil(4);
+    if groups > 0 && groups.is_multiple_of(1024) { groups + 16 } else { groups }
 }
 
-/// y = act(x·Wᵀ + b) for m rows: x [m, k], y [m, n], both without gaps.
+/// Words of scratch that [`linear`] needs for m rows of k elements: the quantized rows, with scale and offset.
+pub const fn scratch_len(m: usize, k: usize) -> usize {
+    area(m, row_stride(k) + 2)
+}
+
+/// y = epilogue(x·Wᵀ) for m rows: x [m, k], y [m, n], both without gaps. Epilogues as for [`gemm`](crate::gemm::gemm).
 ///
 /// # Panics
 /// If the sizes do not match, or the weight was quantized for other instructions than those of `cpu`.
@@ -135,24 +148,30 @@ pub fn linear(
     cpu: &Cpu,
     x: &[f32],
     weight: &QuantizedWeight,
-    bias: Option<&[f32]>,
-    activation: Option<Activation>,
     y: &mut [f32],
+    epilogue: SliceEpilogue<'_, f32>,
     scratch: &mut [u32],
 ) {
     assert!(weight.fits(cpu), "the weight was quantized for {:?}; quantize it on the same Cpu", weight.kind);
-    multiply(cpu, &cpu::Product { x, weight, bias, activation }, y, scratch);
+    multiply(cpu, x, weight, y, epilogue, scratch);
 }
 
 /// [`linear`] with the instructions that the weight was quantized for.
 #[track_caller]
-fn multiply(cpu: &Cpu, product: &cpu::Product<'_>, y: &mut [f32], scratch: &mut [u32]) {
-    let (cpu::Product { x, bias, .. }, (n, k)) = (product, product.weight.size());
+fn multiply(
+    cpu: &Cpu,
+    x: &[f32],
+    weight: &QuantizedWeight,
+    y: &mut [f32],
+    epilogue: SliceEpilogue<'_, f32>,
+    scratch: &mut [u32],
+) {
+    let (n, k) = weight.size();
     let m = y.len().checked_div(n).unwrap_or(0);
     assert_eq!((x.len(), y.len()), (area(m, k), area(m, n)), "{m} rows through a weight of {n} x {k}");
-    assert!(bias.is_none_or(|bias| bias.len() == n), "the bias must hold one number an output");
     assert!(scratch.len() >= scratch_len(m, k), "{m} rows of {k} need {} words of scratch", scratch_len(m, k));
+    let epilogue = epilogue.check(&Gemm::nt(m, n, k));
     if m > 0 {
-        with_dot!(product.weight.kind, dot => cpu::run(cpu, dot, product, m, y, scratch));
+        with_dot!(weight.kind, dot => cpu::run(cpu, dot, x, weight, m, Output::new(y), epilogue, scratch));
     }
 }

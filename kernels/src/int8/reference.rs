@@ -1,7 +1,6 @@
 //! Definition of the layer in 8-bit integers. It includes the quantization, in f32; the rest is exact in f64 and a naive
 //! implementation in f32.
 
-use crate::activation::{self, Activation};
 use crate::check::Real;
 
 /// Quantized elements, and their scale and offset: x ≈ scale · q + offset.
@@ -32,26 +31,17 @@ fn weights(w: &[f32]) -> Row {
     Row { q: w.iter().map(|x| (x * inverse).round_ties_even()).collect(), scale: greatest / 127.0, offset: 0.0 }
 }
 
-/// y \[m, n\] = act(x·Wᵀ + b) for x \[m, k\] and W \[n, k\], both quantized; activations in 0 ..= `levels`.
-pub fn linear<R: Real>(
-    [m, n, k]: [usize; 3],
-    x: &[f32],
-    w: &[f32],
-    bias: Option<&[f32]>,
-    activation: Option<Activation>,
-    levels: f32,
-) -> Vec<R> {
+/// x·Wᵀ \[m, n\] for x \[m, k\] and W \[n, k\], both quantized; activations in 0 ..= `levels`.
+pub fn product<R: Real>([m, n, k]: [usize; 3], x: &[f32], w: &[f32], levels: f32) -> Vec<R> {
     let row = |matrix: &[f32], i: usize| matrix[i * k..][..k].to_vec();
     let of = |x: f32| R::of(f64::from(x));
     let weights: Vec<Row> = (0..n).map(|j| weights(&row(w, j))).collect();
     let mut y = Vec::with_capacity(m * n);
     for x in (0..m).map(|i| activations(&row(x, i), levels)) {
-        for (j, w) in weights.iter().enumerate() {
+        for w in &weights {
             let products = x.q.iter().zip(&w.q).fold(R::of(0.0), |sum, (&q, &v)| sum + of(q) * of(v));
             let sum = w.q.iter().fold(R::of(0.0), |sum, &v| sum + of(v));
-            let p = of(x.scale) * of(w.scale) * products + of(x.offset) * (of(w.scale) * sum);
-            let p = bias.map_or(p, |bias| p + of(bias[j]));
-            y.push(activation.map_or(p, |activation| activation::reference::apply(activation, p)));
+            y.push(of(x.scale) * of(w.scale) * products + of(x.offset) * (of(w.scale) * sum));
         }
     }
     y

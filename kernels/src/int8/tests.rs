@@ -1,10 +1,11 @@
 use super::dot::DotKind;
 use super::*;
+use crate::activation::Activation;
 use crate::check::uniform;
 use crate::simd::Isa;
 
 /// Sizes around tiles, groups of four, and tasks: [m, n, k].
-const SIZES: [[usize; 3]; 12] = [
+const SIZES: [[usize; 3]; 13] = [
     [0, 8, 8],
     [1, 1, 1],
     [3, 31, 5],
@@ -17,6 +18,8 @@ const SIZES: [[usize; 3]; 12] = [
     [5, 40, 3072],
     [2, 3, 0],
     [61, 64, 17],
+    // Rows of 4 KiB, which are stored farther apart.
+    [16, 33, 4096],
 ];
 
 /// Every kind of instructions of this machine, on one and two threads.
@@ -32,8 +35,8 @@ fn run((kind, cpu): &(DotKind, Cpu), [m, n, k]: [usize; 3], x: &[f32], w: &[f32]
     let weight = QuantizedWeight::of_kind(*kind, n, k, w);
     let mut y = vec![f32::NAN; m * n + 64];
     let mut scratch = vec![0xdead_beef; scratch_len(m, k) + 16];
-    let product = cpu::Product { x, weight: &weight, bias, activation: None };
-    multiply(cpu, &product, &mut y[..m * n], &mut scratch);
+    let epilogue = bias.map_or(SliceEpilogue::NONE, SliceEpilogue::bias);
+    multiply(cpu, x, &weight, &mut y[..m * n], epilogue, &mut scratch);
     assert!(y[m * n..].iter().all(|y| y.is_nan()), "something was written behind y");
     assert!(scratch[scratch_len(m, k)..].iter().all(|&word| word == 0xdead_beef), "written behind the scratch");
     y.truncate(m * n);
@@ -51,7 +54,8 @@ fn agrees_with_the_definition_on_every_instruction_set() {
             let (x, w) = (uniform::<f32>(1, m * k, 3.0), uniform::<f32>(2, n * k, 0.1));
             let bias = uniform::<f32>(3, n, 1.0);
             let y = run(&machine, size, &x, &w, Some(&bias));
-            let exact = reference::linear::<f64>(size, &x, &w, Some(&bias), None, machine.0.levels());
+            let sums = reference::product::<f64>(size, &x, &w, machine.0.levels());
+            let exact: Vec<f64> = sums.iter().zip(bias.iter().cycle()).map(|(sum, &b)| sum + f64::from(b)).collect();
             let scale = exact.iter().fold(0f64, |scale, y| scale.max(y.abs()));
             for (i, (y, exact)) in y.iter().zip(&exact).enumerate() {
                 let error = (f64::from(*y) - exact).abs();
@@ -130,9 +134,10 @@ fn activation_is_applied_to_the_plain_product() {
         let weight = QuantizedWeight::of_kind(*kind, n, k, &w);
         let mut scratch = vec![0; scratch_len(m, k)];
         let (mut plain, mut activated) = (vec![0.0; m * n], vec![0.0; m * n]);
-        let of = |activation| cpu::Product { x: &x, weight: &weight, bias: None, activation };
-        multiply(cpu, &of(None), &mut plain, &mut scratch);
-        multiply(cpu, &of(Some(Activation::GeluTanh)), &mut activated, &mut scratch);
+        multiply(cpu, &x, &weight, &mut plain, SliceEpilogue::NONE, &mut scratch);
+        let zeros = vec![0.0; n];
+        let epilogue = SliceEpilogue::bias_activation(&zeros, Activation::GeluTanh, None);
+        multiply(cpu, &x, &weight, &mut activated, epilogue, &mut scratch);
         for (plain, activated) in plain.iter().zip(&activated) {
             let x = f64::from(*plain);
             let exact = 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
@@ -178,5 +183,5 @@ fn weight_for_other_instructions_is_rejected() {
     let usual = DotKind::of(cpu.isa().kind());
     let other = DotKind::ALL.into_iter().find(|kind| kind.columns() != usual.columns()).unwrap();
     let weight = QuantizedWeight::of_kind(other, 8, 8, &[1.0; 64]);
-    linear(&cpu, &[1.0; 8], &weight, None, None, &mut [0.0; 8], &mut [0; 16]);
+    linear(&cpu, &[1.0; 8], &weight, &mut [0.0; 8], SliceEpilogue::NONE, &mut [0; 16]);
 }

@@ -233,11 +233,11 @@ fn rejects_quantized_layers_that_do_not_fit() {
         let room = int8::scratch_len(m, k);
         let run = |case: &str, says: &str, x: usize, bias: usize, y: usize, room: usize| {
             let (x, bias, mut scratch) = (vec![1f32; x], vec![1f32; bias], vec![0; room]);
-            refuses(case, says, [y], |[y]| int8::linear(&cpu, &x, &weight, Some(&bias), None, y, &mut scratch));
+            refuses(case, says, [y], |[y]| int8::linear(&cpu, &x, &weight, y, Epilogue::bias(&bias[..]), &mut scratch));
         };
         run("x", "rows through a weight", m * k - 1, n, m * n, room);
         run("y", "rows through a weight", m * k, n, m * n - 1, room);
-        run("bias", "one number an output", m * k, n - 1, m * n, room);
+        run("bias", "one element per column", m * k, n - 1, m * n, room);
         run("scratch", "words of scratch", m * k, n, m * n, room - 1);
         refuses("weight", "a weight of", [], |[]| drop(QuantizedWeight::new(&cpu, n, k, &[1.0; 34])));
         refuses("k", "do not fit an i32", [], |[]| drop(QuantizedWeight::new(&cpu, 1, int8::MAX_K + 1, &[])));

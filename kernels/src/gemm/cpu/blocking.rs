@@ -26,7 +26,7 @@ pub(in crate::gemm) const fn kc(k: usize) -> usize {
 
 /// Sizes of the loop nest for one instruction set and one size of L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gemm) struct Blocking {
+pub(crate) struct Blocking {
     /// Rows of the register tile.
     pub mr: usize,
     /// Columns of the register tile.
@@ -40,9 +40,9 @@ pub(in crate::gemm) struct Blocking {
 }
 
 impl Blocking {
-    /// Sizes for vectors of `lanes` lanes, real or emulated, and an L2 of `l2` bytes.
-    pub(in crate::gemm) const fn new(lanes: usize, l2: usize) -> Self {
-        let tile = RegisterTile::of_lanes(lanes);
+    /// Sizes for a tile of vectors of `lanes` lanes, real or emulated, and an L2 of `l2` bytes.
+    pub(crate) const fn new(tile: RegisterTile, lanes: usize, l2: usize) -> Self {
+        // An element is a group of 32 bits for every microkernel.
         let floats = l2 / size_of::<f32>();
         Self {
             mr: tile.rows,
@@ -53,9 +53,10 @@ impl Blocking {
         }
     }
 
-    /// Sizes for the instruction set and the L2 of `cpu`.
+    /// Sizes of f32 products for the instruction set and the L2 of `cpu`.
     pub(in crate::gemm) fn of(cpu: &Cpu) -> Self {
-        Self::new(cpu.isa().kind().lanes(), cpu.block_cache())
+        let lanes = cpu.isa().kind().lanes();
+        Self::new(RegisterTile::of_lanes(lanes), lanes, cpu.block_cache())
     }
 
     /// Maximum columns of C per task with blocks of `depth` steps (NC), a multiple of NR: the columns of a block of B, which

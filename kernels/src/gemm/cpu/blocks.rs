@@ -8,7 +8,7 @@
 //! such operands are packed too.
 
 use super::blocking::Blocking;
-use super::microkernel::{PanelA, PanelB};
+use super::microkernel::{Fma, Microkernel, PanelA, PanelB};
 use super::pack;
 use super::packed::PackedB;
 use crate::gemm::operand::Operand;
@@ -33,77 +33,133 @@ fn usable_in_place(x: Operand<'_>, leading: usize) -> bool {
     matches!(x, Operand::F32(_)) && !leading.is_multiple_of(ALIASING_STRIDE)
 }
 
-/// True if panels of A are read in place.
-pub(super) fn a_usable_in_place(spec: &Gemm, a: Operand<'_>) -> bool {
-    usable_in_place(a, spec.lda)
-}
-
-/// True if full panels of B are read in place.
-pub(super) fn b_usable_in_place(blocking: &Blocking, spec: &Gemm, b: Operand<'_>) -> bool {
-    let wide = blocking.nr >= MIN_DIRECT_NR;
-    wide && spec.b == Layout::Normal
-        && spec.m <= SMALL_M
-        && spec.n.saturating_mul(spec.k) <= blocking.b_in_place
-        && usable_in_place(b, spec.ldb)
-}
-
-/// Rows of A for some steps of k.
-#[derive(Clone)]
-pub(super) struct BlockA<'a> {
-    pub spec: &'a Gemm,
-    pub a: Operand<'a>,
-    pub k0: usize,
+/// Block of k.
+#[derive(Clone, Copy)]
+pub(crate) struct Steps {
+    /// First step.
+    pub start: usize,
+    /// Number of steps.
     pub depth: usize,
-    pub rows: Range<usize>,
 }
 
-impl<'a> BlockA<'a> {
-    /// Index in `a` of row `start` of the block.
-    #[inline(always)]
-    fn at(&self, start: usize) -> usize {
-        let row = self.rows.start + start;
-        if self.spec.a == Layout::Normal { row * self.spec.lda + self.k0 } else { self.k0 * self.spec.lda + row }
-    }
-
-    /// True if its panels are read in place and all of them stay in L2.
-    #[inline(always)]
-    pub(super) fn fits_l2(&self, blocking: &Blocking) -> bool {
-        a_usable_in_place(self.spec, self.a) && self.rows.len() * self.depth <= blocking.a_resident
-    }
-
-    /// Panel of `height` rows from `start` on. If A needs packing, the panel is packed into `out`; if `is_new` is false,
+/// A of a product.
+pub(crate) trait RowPanels<M: Microkernel>: Copy + Sync {
+    /// Steps of `height` rows of A from `row` on. If A needs packing, the panel is packed into `out`; if `is_new` is false,
     /// `out` still holds it from the previous call.
-    #[inline(always)]
-    pub(super) fn panel<'o, S: Simd>(
+    fn panel<'o>(
         &self,
-        simd: S,
-        start: usize,
+        m: M,
+        steps: Steps,
+        row: usize,
         height: usize,
         is_new: bool,
-        out: &'o mut [f32],
-    ) -> PanelA<'o>
+        out: &'o mut [M::A],
+    ) -> PanelA<'o, M::A>
+    where
+        Self: 'o;
+}
+
+/// B of a product.
+pub(crate) trait ColumnPanels<M: Microkernel>: Copy + Sync {
+    /// Steps of some columns of B; the first is a multiple of NR. Packed into `out` unless they are read in place.
+    fn block<'o>(
+        &self,
+        m: M,
+        blocking: &Blocking,
+        steps: Steps,
+        columns: Range<usize>,
+        out: &'o mut [M::B],
+    ) -> BlockB<'o, M::B>
+    where
+        Self: 'o;
+}
+
+/// A in rows of groups, read in place.
+#[derive(Clone, Copy)]
+pub(crate) struct RowsOfGroups<'a, G> {
+    /// Rows, `stride` apart.
+    pub groups: &'a [G],
+    pub stride: usize,
+}
+
+impl<'a, G: Copy + Sync, M: Microkernel<A = G>> RowPanels<M> for RowsOfGroups<'a, G> {
+    #[inline(always)]
+    fn panel<'o>(&self, _: M, steps: Steps, row: usize, _: usize, _: bool, _: &'o mut [G]) -> PanelA<'o, G>
     where
         'a: 'o,
     {
-        if self.depth == 0 {
+        let a = if steps.depth == 0 { &[] } else { &self.groups[row * self.stride + steps.start..] };
+        PanelA { a, row_stride: self.stride, k_stride: 1 }
+    }
+}
+
+/// B in packed panels, laid out as in [`PackedB`] with one block of k.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelsOfGroups<'a, G> {
+    pub groups: &'a [G],
+}
+
+impl<'a, G: Copy + Sync, M: Microkernel<B = G>> ColumnPanels<M> for PanelsOfGroups<'a, G> {
+    #[inline(always)]
+    fn block<'o>(
+        &self,
+        _: M,
+        _: &Blocking,
+        Steps { start, depth }: Steps,
+        columns: Range<usize>,
+        _: &'o mut [G],
+    ) -> BlockB<'o, G>
+    where
+        'a: 'o,
+    {
+        assert!(start == 0 && columns.start.is_multiple_of(M::NR), "one block of k");
+        BlockB::packed(&self.groups[columns.start * depth..], M::NR, depth)
+    }
+}
+
+/// A of f32 products.
+#[derive(Clone, Copy)]
+pub(in crate::gemm) struct MatrixA<'a> {
+    pub spec: &'a Gemm,
+    pub a: Operand<'a>,
+}
+
+impl MatrixA<'_> {
+    /// True if panels are read in place.
+    pub(super) fn in_place(&self) -> bool {
+        usable_in_place(self.a, self.spec.lda)
+    }
+}
+
+impl<'a, S: Simd> RowPanels<Fma<S>> for MatrixA<'a> {
+    #[inline(always)]
+    fn panel<'o>(
+        &self,
+        Fma(simd): Fma<S>,
+        Steps { start, depth }: Steps,
+        row: usize,
+        height: usize,
+        is_new: bool,
+        out: &'o mut [f32],
+    ) -> PanelA<'o, f32>
+    where
+        'a: 'o,
+    {
+        if depth == 0 {
             return PanelA { a: &[], row_stride: 1, k_stride: 1 };
         }
-        let (at, k_contiguous, lda) = (self.at(start), self.spec.a == Layout::Normal, self.spec.lda);
+        let (k_contiguous, lda) = (self.spec.a == Layout::Normal, self.spec.lda);
+        let at = if k_contiguous { row * lda + start } else { start * lda + row };
         match self.a {
-            Operand::F32(a) if usable_in_place(self.a, lda) => {
+            Operand::F32(a) if self.in_place() => {
                 let (row_stride, k_stride) = if k_contiguous { (lda, 1) } else { (1, lda) };
                 PanelA { a: &a[at..], row_stride, k_stride }
             }
             _ => {
                 if is_new {
-                    let block = pack::Block {
-                        source: self.a.from(at),
-                        leading: lda,
-                        k_contiguous,
-                        count: height,
-                        depth: self.depth,
-                    };
-                    simd.vectorize(Pack { block, width: height, out: &mut out[..height * self.depth] });
+                    let block =
+                        pack::Block { source: self.a.from(at), leading: lda, k_contiguous, count: height, depth };
+                    simd.vectorize(Pack { block, width: height, out: &mut out[..height * depth] });
                 }
                 PanelA { a: out, row_stride: 1, k_stride: height }
             }
@@ -111,72 +167,98 @@ impl<'a> BlockA<'a> {
     }
 }
 
-/// Columns of B for some steps of k; the first column is a multiple of NR.
+/// Columns of B for some steps; the first column is a multiple of NR.
 #[derive(Clone, Copy)]
-pub(super) struct BlockB<'a> {
+pub(crate) struct BlockB<'a, G> {
     /// All panels, or the full ones if `rest` is not empty: panel j starts at j · `step`, its steps are `k_stride` apart.
-    whole: &'a [f32],
+    whole: &'a [G],
     step: usize,
     k_stride: usize,
     /// Packed copy of a partial last panel, or empty.
-    rest: &'a [f32],
+    rest: &'a [G],
     nr: usize,
     /// True if B was packed before the product, so that it is not in L2.
     pub is_prepacked: bool,
 }
 
-impl<'a> BlockB<'a> {
-    /// Block of a packed B.
-    pub(super) fn packed(b: &'a PackedB, nr: usize, k0: usize, depth: usize, column: usize) -> Self {
-        Self { whole: b.block(k0, depth, column), step: nr * depth, k_stride: nr, rest: &[], nr, is_prepacked: true }
-    }
-
-    /// Block of `b`, packed into `out` unless it is read in place.
-    #[inline(always)]
-    pub(super) fn plain<S: Simd>(
-        simd: S,
-        blocking: &Blocking,
-        spec: &'a Gemm,
-        b: Operand<'a>,
-        k0: usize,
-        depth: usize,
-        columns: Range<usize>,
-        out: &'a mut [f32],
-    ) -> Self {
-        let nr = blocking.nr;
-        match b {
-            Operand::F32(whole) if b_usable_in_place(blocking, spec, b) && depth > 0 => {
-                let first_of_rest = columns.end / nr * nr;
-                let rest: &[f32] = if first_of_rest < columns.end {
-                    let columns = first_of_rest..columns.end;
-                    simd.vectorize(PackB { spec, b, k0, depth, columns, out: &mut *out });
-                    &out[..nr * depth]
-                } else {
-                    &[]
-                };
-                Self {
-                    whole: &whole[k0 * spec.ldb + columns.start..],
-                    step: nr,
-                    k_stride: spec.ldb,
-                    rest,
-                    nr,
-                    is_prepacked: false,
-                }
-            }
-            _ => {
-                simd.vectorize(PackB { spec, b, k0, depth, columns, out: &mut *out });
-                Self { whole: &*out, step: nr * depth, k_stride: nr, rest: &[], nr, is_prepacked: false }
-            }
-        }
+impl<'a, G> BlockB<'a, G> {
+    /// Block of a B that was packed before the product: panels of `nr` columns and `depth` steps.
+    fn packed(panels: &'a [G], nr: usize, depth: usize) -> Self {
+        Self { whole: panels, step: nr * depth, k_stride: nr, rest: &[], nr, is_prepacked: true }
     }
 
     /// Panel `j`; `whole` is true if all its columns exist.
     #[inline(always)]
-    pub(super) fn panel(&self, j: usize, whole: bool) -> PanelB<'a> {
+    pub(super) fn panel(&self, j: usize, whole: bool) -> PanelB<'a, G> {
         if whole || self.rest.is_empty() {
             PanelB { b: &self.whole[j * self.step..], k_stride: self.k_stride }
         } else {
             PanelB { b: self.rest, k_stride: self.nr }
+        }
+    }
+}
+
+/// B of f32 products, in either of its forms: a matrix to be packed as needed, or packed panels.
+#[derive(Clone, Copy)]
+pub(in crate::gemm) enum MatrixB<'a> {
+    Unpacked(&'a Gemm, Operand<'a>),
+    Packed(&'a PackedB),
+}
+
+/// True if full panels of B are read in place.
+fn b_usable_in_place(blocking: &Blocking, spec: &Gemm, b: Operand<'_>) -> bool {
+    let wide = blocking.nr >= MIN_DIRECT_NR;
+    wide && spec.b == Layout::Normal
+        && spec.m <= SMALL_M
+        && spec.n.saturating_mul(spec.k) <= blocking.b_in_place
+        && usable_in_place(b, spec.ldb)
+}
+
+impl MatrixB<'_> {
+    /// True if full panels are read in place.
+    pub(super) fn in_place(&self, blocking: &Blocking) -> bool {
+        match *self {
+            Self::Unpacked(spec, b) => b_usable_in_place(blocking, spec, b),
+            Self::Packed(_) => true,
+        }
+    }
+}
+
+impl<'a, S: Simd> ColumnPanels<Fma<S>> for MatrixB<'a> {
+    #[inline(always)]
+    fn block<'o>(
+        &self,
+        Fma(simd): Fma<S>,
+        blocking: &Blocking,
+        Steps { start, depth }: Steps,
+        columns: Range<usize>,
+        out: &'o mut [f32],
+    ) -> BlockB<'o, f32>
+    where
+        'a: 'o,
+    {
+        let nr = blocking.nr;
+        let (spec, b) = match *self {
+            Self::Packed(b) => return BlockB::packed(b.block(start, depth, columns.start), nr, depth),
+            Self::Unpacked(spec, b) => (spec, b),
+        };
+        let pack = |columns, out| simd.vectorize(PackB { spec, b, k0: start, depth, columns, out });
+        match b {
+            Operand::F32(whole) if b_usable_in_place(blocking, spec, b) && depth > 0 => {
+                let first_of_rest = columns.end / nr * nr;
+                let rest: &[f32] = if first_of_rest < columns.end {
+                    pack(first_of_rest..columns.end, &mut *out);
+                    &out[..nr * depth]
+                } else {
+                    &[]
+                };
+                let whole = &whole[start * spec.ldb + columns.start..];
+                BlockB { whole, step: nr, k_stride: spec.ldb, rest, nr, is_prepacked: false }
+            }
+            _ => {
+                pack(columns, &mut *out);
+                BlockB { is_prepacked: false, ..BlockB::packed(&*out, nr, depth) }
+            }
         }
     }
 }

@@ -1,17 +1,18 @@
 //! Macrokernel: all register tiles of a block of A with a block of B.
 //!
 //! A full tile of f32 goes from registers to C, bias included; the rest of the epilogue runs at once, while the tile is
-//! in L1. Partial tiles at the right edge and tiles of bf16 go through a buffer in L1, row by row, in masked vectors.
+//! in L1. Partial tiles at the right edge, tiles of bf16 and quantized ones go through a buffer in L1, row by row, in masked
+//! vectors.
 
-use super::blocks::{BlockA, BlockB};
-use super::microkernel::{NextTile, PanelA, PanelB, product, write};
+use super::blocks::{BlockB, RowPanels, Steps};
+use super::microkernel::{Destination, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB};
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
-use crate::gemm::epilogue::{Mask, Position, TileEpilogue};
+use crate::gemm::epilogue::{Mask, Position, Scales, TileEpilogue};
 use crate::gemm::operand::Output;
 use crate::pool::{Disjoint, part};
 use crate::register_tile::{RegisterTile, for_height};
-use crate::simd::{Kernel, Simd};
+use crate::simd::Simd;
 use std::ops::Range;
 
 /// Source of the values that a tile is added to.
@@ -26,13 +27,13 @@ pub(super) enum Addend {
 }
 
 /// Arguments of the macrokernel.
-pub(super) struct Macrokernel<'a> {
-    /// Rows of A for the block's steps of k.
-    pub a: BlockA<'a>,
-    /// Columns of B for the block's steps of k.
-    pub b: BlockB<'a>,
+pub(super) struct Macrokernel<'a, A, GA, GB> {
+    /// A.
+    pub a: A,
+    /// Columns of B for the block's steps.
+    pub b: BlockB<'a, GB>,
     /// The thread's buffer for a packed panel of A.
-    pub packed_a: &'a mut [f32],
+    pub packed_a: &'a mut [GA],
     /// The thread's buffer for dropout multipliers: MR rows.
     pub mask: &'a mut [f32],
     /// Output and epilogue.
@@ -41,9 +42,9 @@ pub(super) struct Macrokernel<'a> {
 
 /// Parameters shared by all register tiles of a macrokernel.
 pub(super) struct Tiles<'a> {
-    /// Steps of k in this block.
-    pub depth: usize,
-    /// Steps of k in a chain.
+    /// Steps of this block.
+    pub steps: Steps,
+    /// Steps of a chain.
     pub chain: usize,
     /// Rows of C.
     pub rows: Range<usize>,
@@ -59,6 +60,8 @@ pub(super) struct Tiles<'a> {
     pub addend: Addend,
     /// True if this is the last block of k.
     pub last: bool,
+    /// Scales of quantized operands.
+    pub scales: Option<Scales<'a>>,
     /// Epilogue of the last block.
     pub epilogue: TileEpilogue<'a>,
     /// The thread's buffer for partial sums of a task with bf16 C.
@@ -72,18 +75,16 @@ pub(super) struct Tiles<'a> {
     pub by_columns: bool,
 }
 
-impl Kernel for Macrokernel<'_> {
-    type Output = ();
+impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, M::A, M::B> {
     /// By rows: each panel of A stays in L1 and is multiplied with all panels of B, which stream from L2. C is written
     /// row by row, so its pages and cache lines are accessed in order. By columns (few rows, and a packed B beyond L2):
     /// each panel of B is multiplied with all of A, which stays in L2, while the next panel of B is prefetched.
     ///
     /// Panels of A have nearly equal heights, at most MR.
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run(self, m: M) {
         let Self { a, b, packed_a, mask, tiles } = self;
-        let tile = RegisterTile::of::<S>();
-        let (mr, nr) = (tile.rows, tile.columns(S::LANES));
+        let (simd, mr, nr) = (m.simd(), M::SIZE.rows, M::NR);
         let (rows, columns) = (tiles.rows.clone(), tiles.columns.clone());
         let first = columns.start / BLOCK * BLOCK;
         let width = (columns.end - first).next_multiple_of(BLOCK);
@@ -96,20 +97,18 @@ impl Kernel for Macrokernel<'_> {
             let panel = part(rows.len(), 1, tiles_m, i);
             let (row, column, height) = (rows.start + panel.start, columns.start + j * nr, panel.len());
             let is_new = tiles.by_columns || j == 0;
-            let panel_a = a.panel(simd, panel.start, height, is_new, packed_a);
+            let panel_a = a.panel(m, tiles.steps, row, height, is_new, packed_a);
             if let Some(dropout) = dropout.filter(|_| is_new) {
                 mask.draw(simd, dropout, row, height);
             }
             let panel_b = b.panel(j, column + nr <= columns.end);
-            let written = if S::EMULATED {
-                tiles.rows_of_tile(simd, height, panel_a, panel_b, row, column)
+            let written = if M::Simd::EMULATED {
+                tiles.rows_of_tile(m, height, panel_a, panel_b, row, column)
             } else {
-                for_height!(RegisterTile::of::<S>(), height, |H, NV| {
-                    tiles.tile::<S, H, NV>(simd, panel_a, panel_b, row, column)
-                })
+                for_height!(M::SIZE, height, |H, NV| tiles.tile::<M, H, NV>(m, panel_a, panel_b, row, column))
             };
             if written {
-                tiles.finish_tile(simd, height, row, column, &mask);
+                tiles.finish_tile(m, height, row, column, &mask);
             } else {
                 for i in 0..height {
                     let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
@@ -125,25 +124,21 @@ impl Kernel for Macrokernel<'_> {
 impl<'a> Tiles<'a> {
     /// Computes one tile of H rows. Returns true if it is in C, false if it is in `tile_buffer`.
     #[inline(always)]
-    fn tile<S: Simd, const H: usize, const NV: usize>(
+    fn tile<M: Microkernel, const H: usize, const NV: usize>(
         &self,
-        simd: S,
-        panel_a: PanelA<'_>,
-        panel_b: PanelB<'_>,
+        m: M,
+        panel_a: PanelA<'_, M::A>,
+        panel_b: PanelB<'_, M::B>,
         row: usize,
         column: usize,
     ) -> bool {
-        let (width, depth) = (NV * S::LANES, self.depth);
+        let depth = self.steps.depth;
         panel_a.check(H, depth);
-        panel_b.check(width, depth);
-        assert!(self.tile_buffer.len() >= area(H, width));
-        let (out, ldc, bias, direct) = self.destination(width, H, row, column);
-        let next = self.next(row, H, column, width, panel_b);
-        // SAFETY: the checks bound the panels, the assert bounds `tile_buffer`, `destination` bounds the output.
-        unsafe {
-            let acc = product::<S, H, NV>(simd, [depth, self.chain], panel_a, panel_b, next, self.tile_buffer.ptr(0));
-            write(simd, acc, out, ldc, direct && self.addend != Addend::Nothing, bias);
-        }
+        panel_b.check(M::NR, depth);
+        let (to, direct) = self.destination::<M>(H, row, column);
+        let next = self.next::<M>(row, H, column, panel_b);
+        // SAFETY: the checks bound the panels, `destination` the output and the buffer.
+        unsafe { m.tile::<H, NV>([depth, self.chain], panel_a, panel_b, next, to) };
         direct
     }
 
@@ -151,8 +146,8 @@ impl<'a> Tiles<'a> {
     /// the right, or the first of the panel below. By columns it is the one below, or the first of the next panel of B;
     /// each row of a tile then prefetches an equal part of that panel.
     #[inline(always)]
-    fn next(&self, row: usize, height: usize, column: usize, width: usize, panel_b: PanelB<'_>) -> NextTile {
-        let (mut b, mut lines) = (panel_b.b.as_ptr(), 0);
+    fn next<M: Microkernel>(&self, row: usize, height: usize, column: usize, panel_b: PanelB<'_, M::B>) -> NextTile {
+        let (width, mut b, mut lines) = (M::NR, panel_b.b.as_ptr().cast::<f32>(), 0);
         let (below, beside) = (row + height < self.rows.end, column + width < self.columns.end);
         let (next_row, next_column) = match self.by_columns {
             true if below => (row + height, column),
@@ -161,7 +156,7 @@ impl<'a> Tiles<'a> {
             false => (row + height, self.columns.start),
         };
         if self.by_columns {
-            let panel = self.depth.wrapping_mul(panel_b.k_stride);
+            let panel = self.steps.depth.wrapping_mul(panel_b.k_stride);
             lines = (panel / self.rows.len()).div_ceil(16);
             b = b.wrapping_add(panel.wrapping_add((row - self.rows.start).wrapping_mul(panel) / self.rows.len()));
         }
@@ -179,77 +174,71 @@ impl<'a> Tiles<'a> {
 
     /// [`Self::tile`] one row at a time: the same bits from less code.
     #[inline(always)]
-    fn rows_of_tile<S: Simd>(
+    fn rows_of_tile<M: Microkernel>(
         &self,
-        simd: S,
+        m: M,
         height: usize,
-        panel_a: PanelA<'_>,
-        panel_b: PanelB<'_>,
+        panel_a: PanelA<'_, M::A>,
+        panel_b: PanelB<'_, M::B>,
         row: usize,
         column: usize,
     ) -> bool {
-        let (width, depth) = (RegisterTile::of::<S>().columns(S::LANES), self.depth);
+        let depth = self.steps.depth;
         panel_a.check(height, depth);
-        panel_b.check(width, depth);
-        assert!(self.tile_buffer.len() >= area(height, width));
-        let (out, ldc, bias, direct) = self.destination(width, height, row, column);
+        panel_b.check(M::NR, depth);
+        let (to, direct) = self.destination::<M>(height, row, column);
         for i in 0..height {
             let panel_a = PanelA { a: &panel_a.a[(i * panel_a.row_stride).min(panel_a.a.len())..], ..panel_a };
-            let partial = self.tile_buffer.ptr(i * width);
-            for_height!(RegisterTile::new(1, RegisterTile::of::<S>().vectors), 1, |H, NV| {
-                // SAFETY: as in `tile`: `width` is NV vectors, and row i of `tile_buffer` is unused until row i of the tile
-                // is stored.
+            for_height!(RegisterTile::new(1, M::SIZE.vectors), 1, |H, NV| {
+                // SAFETY: as in `tile`, and row i of `tile_buffer` is unused until row i of the tile is stored.
                 unsafe {
-                    let acc = product::<S, H, NV>(simd, [depth, self.chain], panel_a, panel_b, NextTile::NONE, partial);
-                    write(simd, acc, out.add(i * ldc), ldc, direct && self.addend != Addend::Nothing, bias);
+                    let to = Destination { c: to.c.add(i * to.ldc), partial: to.partial.add(i * M::NR), ..to };
+                    m.tile::<H, NV>([depth, self.chain], panel_a, panel_b, NextTile::NONE, to);
                 }
             });
         }
         direct
     }
 
-    /// Address and leading dimension to store a tile to, the bias to add, and true if the address is in C: C itself if
-    /// the tile is complete and f32, else `tile_buffer`, which holds a tile. Valid for `height` rows of `width` floats,
-    /// which only this task accesses.
+    /// Destination of a tile, and true if it is in C: C itself if the tile is complete, f32 and not quantized, else
+    /// `tile_buffer`, which holds a tile. Valid for `height` rows of NR floats, which only this task accesses.
     #[inline(always)]
-    fn destination(
-        &self,
-        width: usize,
-        height: usize,
-        row: usize,
-        column: usize,
-    ) -> (*mut f32, usize, Option<&'a [f32]>, bool) {
-        let whole = column + width <= self.columns.end;
-        match (whole, self.c) {
-            (true, Output::F32(c)) => {
+    fn destination<M: Microkernel>(&self, height: usize, row: usize, column: usize) -> (Destination<'a>, bool) {
+        let width = M::NR;
+        assert!(self.tile_buffer.len() >= area(height, width));
+        let partial = self.tile_buffer.ptr(0);
+        match self.c {
+            Output::F32(c) if column + width <= self.columns.end && !M::QUANTIZED => {
                 let at = index(row, self.ldc, column).saturating_add(self.c_start);
                 assert!(span(height, width, self.ldc) <= c.len().saturating_sub(at));
-                (c.ptr(at), self.ldc, self.epilogue.bias_in_registers(self.last).map(|bias| &bias[column..]), true)
+                let (add, bias) = (self.addend != Addend::Nothing, self.epilogue.bias_in_registers(self.last));
+                (
+                    Destination { c: c.ptr(at), ldc: self.ldc, add, bias: bias.map(|bias| &bias[column..]), partial },
+                    true,
+                )
             }
-            _ => (self.tile_buffer.ptr(0), width, None, false),
+            _ => (Destination { c: partial, ldc: width, add: false, bias: None, partial }, false),
         }
     }
 
     /// Applies the rest of the epilogue to a full tile of f32 after the last block.
     #[inline(always)]
-    fn finish_tile<S: Simd>(&self, simd: S, height: usize, row: usize, column: usize, mask: &Mask<'_>) {
+    fn finish_tile<M: Microkernel>(&self, m: M, height: usize, row: usize, column: usize, mask: &Mask<'_>) {
         if let Output::F32(c) = self.c
             && self.last
+            && !M::QUANTIZED
             && self.epilogue.has_more()
         {
-            let nr = RegisterTile::of::<S>().columns(S::LANES);
-            let start = row * self.ldc + column;
+            let position = [row * self.ldc + column, self.ldc, column];
             // SAFETY: `destination` bounds the tile in C, and `Epilogue::check` requires the epilogue's matrices to be
             // as long as C; batches, which start elsewhere in C, have no epilogue with matrices. Only this task
             // accesses its rectangle.
-            unsafe {
-                let position = [start, self.ldc, column];
-                self.epilogue.finish_tile(simd, c, position, [height, nr / S::LANES], mask);
-            }
+            unsafe { self.epilogue.finish_tile(m.simd(), c, position, [height, M::SIZE.vectors], mask) };
         }
     }
 
-    /// Adds the old values to a row of a tile, applies the epilogue after the last block, and stores the row.
+    /// Scales a row of a tile if it is quantized, adds the old values, applies the epilogue after the last block, and stores
+    /// the row.
     #[inline(always)]
     fn finish_row<S: Simd>(&self, simd: S, row: usize, column: usize, sums: &[f32], mask: &[f32]) {
         for first in (0..sums.len().min(self.columns.end - column)).step_by(S::LANES) {
@@ -260,6 +249,9 @@ impl<'a> Tiles<'a> {
             let own = (row - self.rows.start) * self.partial_columns + column - self.columns.start;
             let own = own..own + count;
             let mut value = simd.load(&sums[first..]);
+            if let Some(scales) = self.scales {
+                value = scales.apply(simd, value, row, column..column + count);
+            }
             // SAFETY: a task accesses only its rectangle of C and of the matrices like C, and its thread's buffer of
             // sums.
             unsafe {

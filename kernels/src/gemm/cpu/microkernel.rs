@@ -8,26 +8,205 @@
 //!          │ tors   │ tors   │   AVX2:     6 x 2 accumulators + 2 of B + 1 of A = 15 of 16 registers
 //!          └────────┴────────┘
 //! ```
+//!
+//! The loop nest knows a microkernel by the trait [`Microkernel`] only. Those that keep their tile in vector registers
+//! implement [`MultiplyAdd`], a few instructions, and share this file's loops: f32 ([`Fma`]) and int8.
 
 use crate::extent::span;
 use crate::pool::part;
-use crate::simd::{Simd, from_fn, prefetch, prefetch_l2};
+use crate::register_tile::RegisterTile;
+use crate::simd::{Kernel, Simd, from_fn, prefetch, prefetch_l2};
+use bytemuck::Pod;
 
-/// Prefetch distance of the operands, in steps of k.
+/// Prefetch distance of the operands, in steps.
 const AHEAD: usize = 8;
 
-/// H rows of A for some steps of k: row i at step p is `a[i · row_stride + p · k_stride]`; `row_stride` or `k_stride` is 1.
+/// Size of a tile and what it is computed from. A value is a token, as of [`Simd`]: it proves that the machine has the
+/// instructions.
+///
+/// A and B are stored in *groups* of 32 bits, an f32 or as many neighboring k as fit (four bytes): a *step* multiplies a
+/// group of A with a group of B. Sizes and strides count groups.
+pub(crate) trait Tile: Copy + Send + Sync {
+    /// f32 arithmetic of the epilogue. Vectors have as many lanes as the tile's.
+    type Simd: Simd;
+    /// Group of A.
+    type A: Pod + Send + Sync;
+    /// Group of B.
+    type B: Pod + Send + Sync;
+    /// MR rows and NV vectors.
+    const SIZE: RegisterTile;
+    /// NR: columns of the tile and of a packed panel of B.
+    const NR: usize = Self::SIZE.columns(Self::Simd::LANES);
+    /// True if sums are of quantized values, which are scaled before the epilogue.
+    const QUANTIZED: bool;
+
+    /// Token of the epilogue's arithmetic.
+    fn simd(self) -> Self::Simd;
+    /// Runs `kernel` with the instructions enabled for everything that is inlined into it.
+    fn vectorize<K: MicrokernelUser<Self>>(self, kernel: K);
+}
+
+/// Computes tiles of C.
+pub(crate) trait Microkernel: Tile {
+    /// Stores A\[H, depth\] · B\[depth, NR\], of `[depth, chain]` steps, to `to`: summed in chains of `chain` steps (at least
+    /// 1 unless `depth` is 0), which are added in order. Prefetches `next`.
+    ///
+    /// # Safety
+    /// `a` holds H rows and `b` NV vectors of `depth` steps (their `check`). `to` is valid for reading and writing H rows of
+    /// NV vectors, `to.partial` for H · NV vectors.
+    unsafe fn tile<const H: usize, const NV: usize>(
+        self,
+        steps: [usize; 2],
+        a: PanelA<'_, Self::A>,
+        b: PanelB<'_, Self::B>,
+        next: NextTile,
+        to: Destination<'_>,
+    );
+}
+
+/// Code that is generic over the microkernel. `run` and the functions that it calls are `#[inline(always)]`.
+pub(crate) trait MicrokernelUser<M> {
+    /// Runs the code.
+    fn run(self, m: M);
+}
+
+/// Destination of a tile.
 #[derive(Clone, Copy)]
-pub(super) struct PanelA<'a> {
-    pub a: &'a [f32],
+pub(crate) struct Destination<'a> {
+    /// First element.
+    pub c: *mut f32,
+    /// Elements between the starts of two rows.
+    pub ldc: usize,
+    /// True to add the tile to the old values.
+    pub add: bool,
+    /// Bias to add, NR elements or more.
+    pub bias: Option<&'a [f32]>,
+    /// Buffer of a tile, for the sum of the previous chains; may be the destination itself.
+    pub partial: *mut f32,
+}
+
+/// Instructions of a tile in vector registers: a sum of products of groups per lane.
+///
+/// # Safety
+/// An implementation must only be constructible on machines with its instructions and those of `Simd`.
+pub(crate) unsafe trait MultiplyAdd: Tile {
+    /// A group of A or of B per lane.
+    type Groups: Copy;
+    /// A sum per lane.
+    type Sums: Copy;
+
+    /// Zero in every lane.
+    fn zero(self) -> Self::Sums;
+    /// Loads LANES groups of B.
+    ///
+    /// # Safety
+    /// `b` is valid for reading LANES groups.
+    unsafe fn load(self, b: *const Self::B) -> Self::Groups;
+    /// Loads a group of A into every lane.
+    ///
+    /// # Safety
+    /// `a` is valid for reading a group.
+    unsafe fn broadcast(self, a: *const Self::A) -> Self::Groups;
+    /// sum + a · b
+    fn multiply_add(self, a: Self::Groups, b: Self::Groups, sum: Self::Sums) -> Self::Sums;
+    /// Sums in f32.
+    fn to_f32(self, sums: Self::Sums) -> F32s<Self>;
+}
+
+/// Vector of the f32 arithmetic of T.
+pub(crate) type F32s<T> = <<T as Tile>::Simd as Simd>::F32;
+
+impl<T: MultiplyAdd> Microkernel for T {
+    #[inline(always)]
+    unsafe fn tile<const H: usize, const NV: usize>(
+        self,
+        steps: [usize; 2],
+        a: PanelA<'_, T::A>,
+        b: PanelB<'_, T::B>,
+        next: NextTile,
+        to: Destination<'_>,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let acc = product::<T, H, NV>(self, steps, a, b, next, to.partial);
+            write(self.simd(), acc, to);
+        }
+    }
+}
+
+/// Multiply-adds of f32 on the vectors of S.
+#[derive(Clone, Copy)]
+pub(super) struct Fma<S>(pub S);
+
+impl<S: Simd> Tile for Fma<S> {
+    type Simd = S;
+    type A = f32;
+    type B = f32;
+    const SIZE: RegisterTile = RegisterTile::of::<S>();
+    const QUANTIZED: bool = false;
+
+    #[inline(always)]
+    fn simd(self) -> S {
+        self.0
+    }
+    #[inline(always)]
+    fn vectorize<K: MicrokernelUser<Self>>(self, kernel: K) {
+        self.0.vectorize(Entered(self, kernel));
+    }
+}
+
+// SAFETY: it owns a token of S, and executes only instructions of S.
+unsafe impl<S: Simd> MultiplyAdd for Fma<S> {
+    type Groups = S::F32;
+    type Sums = S::F32;
+
+    #[inline(always)]
+    fn zero(self) -> S::F32 {
+        self.0.zero()
+    }
+    #[inline(always)]
+    unsafe fn load(self, b: *const f32) -> S::F32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.load_ptr(b) }
+    }
+    #[inline(always)]
+    unsafe fn broadcast(self, a: *const f32) -> S::F32 {
+        // SAFETY: the caller's promise.
+        self.0.splat(unsafe { *a })
+    }
+    #[inline(always)]
+    fn multiply_add(self, a: S::F32, b: S::F32, sum: S::F32) -> S::F32 {
+        self.0.mul_add(a, b, sum)
+    }
+    #[inline(always)]
+    fn to_f32(self, sums: S::F32) -> S::F32 {
+        sums
+    }
+}
+
+/// `K` with the token of its microkernel.
+struct Entered<M, K>(M, K);
+
+impl<M, K: MicrokernelUser<M>> Kernel for Entered<M, K> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        self.1.run(self.0);
+    }
+}
+
+/// H rows of A for some steps: row i at step p is `a[i · row_stride + p · k_stride]`; `row_stride` or `k_stride` is 1.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelA<'a, G> {
+    pub a: &'a [G],
     pub row_stride: usize,
     pub k_stride: usize,
 }
 
-/// NR columns of B for some steps of k: step p starts at `b[p · k_stride]`.
+/// NR columns of B for some steps: step p starts at `b[p · k_stride]`.
 #[derive(Clone, Copy)]
-pub(super) struct PanelB<'a> {
-    pub b: &'a [f32],
+pub(crate) struct PanelB<'a, G> {
+    pub b: &'a [G],
     pub k_stride: usize,
 }
 
@@ -35,7 +214,7 @@ pub(super) struct PanelB<'a> {
 /// panel of B. They are issued one row at a time, because a core has about a dozen line-fill buffers and the operands
 /// need some of them.
 #[derive(Clone, Copy)]
-pub(super) struct NextTile {
+pub(crate) struct NextTile {
     /// C at the next tile; any address.
     pub c: *const f32,
     /// The epilogue's matrix at the next tile, or `c` if it has none; any address.
@@ -68,7 +247,7 @@ impl NextTile {
     }
 }
 
-impl PanelA<'_> {
+impl<G> PanelA<'_, G> {
     /// Panics if the panel does not hold `height` rows of `depth` steps.
     #[inline(always)]
     pub(super) fn check(&self, height: usize, depth: usize) {
@@ -79,7 +258,7 @@ impl PanelA<'_> {
     }
 }
 
-impl PanelB<'_> {
+impl<G> PanelB<'_, G> {
     /// Panics if the panel does not hold `width` columns of `depth` steps.
     #[inline(always)]
     pub(super) fn check(&self, width: usize, depth: usize) {
@@ -87,22 +266,21 @@ impl PanelB<'_> {
     }
 }
 
-/// A\[H, depth\] · B\[depth, NR\], summed in chains of `chain` steps (at least 1 unless `depth` is 0), which are added
-/// in order. The sum of the previous chains is kept in `partial`, in L1, because registers do not hold two sets of
-/// accumulators; the store and the load of the tile cost a hundredth of a chain.
+/// The tile of [`Microkernel::tile`] in registers. The sum of the previous chains is kept in `partial`, in L1, because
+/// registers do not hold two sets of accumulators; the store and the load of the tile cost a hundredth of a chain.
 ///
 /// # Safety
-/// `panel_a` holds H rows and `panel_b` NV vectors of `depth` steps (their `check`); `partial` is valid for reading and
-/// writing H · NV vectors.
+/// As [`Microkernel::tile`].
 #[inline(always)]
-pub(super) unsafe fn product<S: Simd, const H: usize, const NV: usize>(
-    simd: S,
+unsafe fn product<T: MultiplyAdd, const H: usize, const NV: usize>(
+    t: T,
     [depth, chain]: [usize; 2],
-    panel_a: PanelA<'_>,
-    panel_b: PanelB<'_>,
+    panel_a: PanelA<'_, T::A>,
+    panel_b: PanelB<'_, T::B>,
     next: NextTile,
     partial: *mut f32,
-) -> [[S::F32; NV]; H] {
+) -> [[F32s<T>; NV]; H] {
+    let (simd, lanes) = (t.simd(), T::Simd::LANES);
     let mut start = 0;
     loop {
         let steps = chain.min(depth - start);
@@ -112,64 +290,77 @@ pub(super) unsafe fn product<S: Simd, const H: usize, const NV: usize>(
         let next = last.then_some(next);
         // SAFETY: the caller's promise, for steps start .. start + steps.
         unsafe {
-            let mut acc = if panel_a.k_stride == 1 && H > 1 {
-                product_strided(simd, steps, a.as_ptr(), panel_a.row_stride, b, next)
+            let sums: [[T::Sums; NV]; H] = if panel_a.k_stride == 1 && H > 1 {
+                product_strided(t, steps, a.as_ptr(), panel_a.row_stride, b, next)
             } else {
-                product_packed(simd, steps, a.as_ptr(), panel_a.k_stride, b, next)
+                product_packed(t, steps, a.as_ptr(), panel_a.k_stride, b, next)
             };
+            let mut acc = to_f32(t, &sums);
             if start > 0 {
-                add_rows(simd, &mut acc, partial, NV * S::LANES);
+                add_rows(simd, &mut acc, partial, NV * lanes);
             }
             if last {
                 return acc;
             }
-            store_rows(simd, &acc, partial, NV * S::LANES);
+            store_rows(simd, &acc, partial, NV * lanes);
         }
         start += steps;
     }
 }
 
+/// Sums in f32.
+#[inline(always)]
+fn to_f32<T: MultiplyAdd, const H: usize, const NV: usize>(t: T, sums: &[[T::Sums; NV]; H]) -> [[F32s<T>; NV]; H] {
+    let mut acc = [[t.simd().zero(); NV]; H];
+    for (acc, sums) in acc.iter_mut().zip(sums) {
+        for (acc, &sums) in acc.iter_mut().zip(sums) {
+            *acc = t.to_f32(sums);
+        }
+    }
+    acc
+}
+
 /// Prefetches NR columns of B at `b`.
 #[inline(always)]
-fn prefetch_b<S: Simd, const NV: usize>(b: *const f32) {
-    for line in (0..NV * S::LANES).step_by(16) {
+fn prefetch_b<T: MultiplyAdd, const NV: usize>(b: *const T::B) {
+    for line in (0..NV * T::Simd::LANES).step_by(16) {
         prefetch(b.wrapping_add(line));
     }
 }
 
-/// [`product`] of an A whose H elements of a step are contiguous: packed, or stored transposed.
+/// Chain of [`product`] of an A whose H groups of a step are contiguous: packed, or stored transposed.
 ///
 /// # Safety
 /// As [`product`].
 #[inline(always)]
-unsafe fn product_packed<S: Simd, const H: usize, const NV: usize>(
-    simd: S,
+unsafe fn product_packed<T: MultiplyAdd, const H: usize, const NV: usize>(
+    t: T,
     depth: usize,
-    mut a: *const f32,
+    mut a: *const T::A,
     group: usize,
-    panel_b: PanelB<'_>,
+    panel_b: PanelB<'_, T::B>,
     next: Option<NextTile>,
-) -> [[S::F32; NV]; H] {
-    let mut acc = [[simd.zero(); NV]; H];
+) -> [[T::Sums; NV]; H] {
+    let mut acc = [[t.zero(); NV]; H];
     let mut b = panel_b.b.as_ptr();
     let (a_ahead, b_ahead) = (AHEAD.wrapping_mul(group), AHEAD.wrapping_mul(panel_b.k_stride));
     // One loop if nothing is prefetched between rows: each loop exit costs a branch misprediction.
     let parts = if next.is_some() { H } else { 1 };
     for i in 0..parts {
         if let Some(next) = next {
-            next.prefetch_row(i, NV * S::LANES);
+            next.prefetch_row(i, NV * T::Simd::LANES);
         }
         for _ in part(depth, 1, parts, i) {
-            prefetch_b::<S, NV>(b.wrapping_add(b_ahead));
+            prefetch_b::<T, NV>(b.wrapping_add(b_ahead));
             prefetch(a.wrapping_add(a_ahead));
             prefetch(a.wrapping_add(a_ahead.wrapping_add(H - 1)));
             // SAFETY: the caller's promise; the pointers advance by one step.
             unsafe {
-                let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
+                let row: [T::Groups; NV] = from_fn(|v| t.load(b.add(v * T::Simd::LANES)));
                 for (i, acc) in acc.iter_mut().enumerate() {
-                    let factor = simd.splat(*a.add(i));
+                    let factor = t.broadcast(a.add(i));
                     for v in 0..NV {
-                        acc[v] = simd.mul_add(factor, row[v], acc[v]);
+                        acc[v] = t.multiply_add(factor, row[v], acc[v]);
                     }
                 }
             }
@@ -180,22 +371,22 @@ unsafe fn product_packed<S: Simd, const H: usize, const NV: usize>(
     acc
 }
 
-/// [`product`] of an A whose rows are contiguous along k, read in place. Five pointers address up to 15 rows, three
+/// Chain of [`product`] of an A whose rows are contiguous along k, read in place. Five pointers address up to 15 rows, three
 /// each.
 ///
 /// # Safety
 /// As [`product`].
 #[inline(always)]
-unsafe fn product_strided<S: Simd, const H: usize, const NV: usize>(
-    simd: S,
+unsafe fn product_strided<T: MultiplyAdd, const H: usize, const NV: usize>(
+    t: T,
     depth: usize,
-    a: *const f32,
+    a: *const T::A,
     row_stride: usize,
-    panel_b: PanelB<'_>,
+    panel_b: PanelB<'_, T::B>,
     next: Option<NextTile>,
-) -> [[S::F32; NV]; H] {
+) -> [[T::Sums; NV]; H] {
     const { assert!(H <= 15) };
-    let mut acc = [[simd.zero(); NV]; H];
+    let mut acc = [[t.zero(); NV]; H];
     let mut b = panel_b.b.as_ptr();
     let b_ahead = AHEAD.wrapping_mul(panel_b.k_stride);
     // Five variables: an array would be kept in memory.
@@ -206,13 +397,13 @@ unsafe fn product_strided<S: Simd, const H: usize, const NV: usize>(
     let parts = if next.is_some() { H } else { 1 };
     for i in 0..parts {
         if let Some(next) = next {
-            next.prefetch_row(i, NV * S::LANES);
+            next.prefetch_row(i, NV * T::Simd::LANES);
         }
         for _ in part(depth, 1, parts, i) {
-            prefetch_b::<S, NV>(b.wrapping_add(b_ahead));
+            prefetch_b::<T, NV>(b.wrapping_add(b_ahead));
             // SAFETY: the caller's promise; the pointers advance by one step, and pointers to rows past H are not read.
             unsafe {
-                let row: [S::F32; NV] = from_fn(|v| simd.load_ptr(b.add(v * S::LANES)));
+                let row: [T::Groups; NV] = from_fn(|v| t.load(b.add(v * T::Simd::LANES)));
                 for (i, acc) in acc.iter_mut().enumerate() {
                     let three = if i < 3 {
                         a0
@@ -225,9 +416,9 @@ unsafe fn product_strided<S: Simd, const H: usize, const NV: usize>(
                     } else {
                         a4
                     };
-                    let factor = simd.splat(*three.wrapping_add(i % 3 * row_stride));
+                    let factor = t.broadcast(three.wrapping_add(i % 3 * row_stride));
                     for v in 0..NV {
-                        acc[v] = simd.mul_add(factor, row[v], acc[v]);
+                        acc[v] = t.multiply_add(factor, row[v], acc[v]);
                     }
                 }
             }
@@ -243,7 +434,7 @@ unsafe fn product_strided<S: Simd, const H: usize, const NV: usize>(
 /// otherwise give each row its own pointer, more than there are registers.
 #[allow(clippy::pointers_in_nomem_asm_block)]
 #[inline(always)]
-fn in_register(mut p: *const f32) -> *const f32 {
+fn in_register<G>(mut p: *const G) -> *const G {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: no instruction: the pointer is unchanged, and nothing is read or written.
     unsafe {
@@ -256,16 +447,10 @@ fn in_register(mut p: *const f32) -> *const f32 {
 /// Stores C = acc (+ C) (+ bias) from registers.
 ///
 /// # Safety
-/// `c` is valid for reading and writing H rows of NV vectors, `ldc` apart.
+/// `to` is valid for reading and writing H rows of NV vectors.
 #[inline(always)]
-pub(super) unsafe fn write<S: Simd, const H: usize, const NV: usize>(
-    simd: S,
-    mut acc: [[S::F32; NV]; H],
-    c: *mut f32,
-    ldc: usize,
-    add: bool,
-    bias: Option<&[f32]>,
-) {
+unsafe fn write<S: Simd, const H: usize, const NV: usize>(simd: S, mut acc: [[S::F32; NV]; H], to: Destination<'_>) {
+    let Destination { c, ldc, add, bias, .. } = to;
     // By reference: iterators over arrays by value do not unroll and would spill the accumulators.
     if add {
         // SAFETY: the caller's promise.

@@ -1,30 +1,24 @@
-//! Loop nest of a product, generic over the instruction set. A task computes a rectangle of C; tasks share only their
-//! inputs.
+//! Loop nest of a product, generic over the microkernel. A task computes a rectangle of C; tasks share only their inputs.
 
-pub(in crate::gemm) mod blocking;
-mod blocks;
+pub(crate) mod blocking;
+pub(crate) mod blocks;
 mod macrokernel;
-mod microkernel;
+pub(crate) mod microkernel;
 mod pack;
 pub(in crate::gemm) mod packed;
 
-use crate::gemm::epilogue::{Mask, TileEpilogue};
+use crate::gemm::epilogue::{Mask, Scales, TileEpilogue};
 use crate::gemm::operand::{Operand, Output};
 use crate::gemm::{Batch, Beta, Gemm, Layout};
 use crate::pool::{Cpu, Disjoint, part};
 use crate::simd::{Kernel, Simd};
 use blocking::{Blocking, CHAIN, SINGLE_BLOCK, chain, kc};
-use blocks::{BlockA, BlockB, PackB, a_usable_in_place, b_usable_in_place};
+use blocks::{ColumnPanels, PackB, RowPanels, Steps};
+pub(in crate::gemm) use blocks::{MatrixA, MatrixB};
 use macrokernel::{Addend, Macrokernel, Tiles};
-use packed::{Line, PackedB};
+use microkernel::{Fma, Microkernel, MicrokernelUser};
+use packed::Line;
 use std::{cell::RefCell, ops::Range};
-
-/// B in either of its forms: a matrix to be packed as needed, or packed panels.
-#[derive(Clone, Copy)]
-pub(in crate::gemm) enum MatrixB<'a> {
-    Unpacked(Operand<'a>),
-    Packed(&'a PackedB),
-}
 
 /// Packed blocks and partial sums of one thread, allocated by its first product.
 struct Scratch {
@@ -75,6 +69,41 @@ pub fn scratch_bytes(cpu: &Cpu) -> usize {
     Scratch::floats(&Blocking::of(cpu)).iter().map(|floats| floats.div_ceil(16) * 64).sum()
 }
 
+/// Product as the loop nest computes it, with operands of types A and B.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a, A, B> {
+    /// Rows of C.
+    pub m: usize,
+    /// Columns of C.
+    pub n: usize,
+    /// Steps: groups of each sum.
+    pub depth: usize,
+    /// Steps of a block; the last may have fewer.
+    pub block: usize,
+    /// Steps of a chain.
+    pub chain: usize,
+    /// A.
+    pub a: A,
+    /// True if A is read in place.
+    pub a_in_place: bool,
+    /// B.
+    pub b: B,
+    /// True if B is read in place or was packed before.
+    pub b_in_place: bool,
+    /// C of all products of the batch.
+    pub c: Output<'a>,
+    /// Start of this product's C.
+    pub c_start: usize,
+    /// Leading dimension of C.
+    pub ldc: usize,
+    /// Factor of the old values of C.
+    pub beta: Beta,
+    /// Scales of quantized operands.
+    pub scales: Option<Scales<'a>>,
+    /// Epilogue.
+    pub epilogue: TileEpilogue<'a>,
+}
+
 /// Runs `batch.count` checked products.
 pub(in crate::gemm) fn run(
     cpu: &Cpu,
@@ -85,30 +114,61 @@ pub(in crate::gemm) fn run(
     c: Output<'_>,
     epilogue: TileEpilogue<'_>,
 ) {
-    if spec.m == 0 || spec.n == 0 || batch.count == 0 {
-        return;
-    }
     let blocking = Blocking::of(cpu);
-    let (tasks_m, tasks_n) = cut(&blocking, cpu.threads().div_ceil(batch.count), spec, a, b, c);
-    cpu.for_each(batch.count * tasks_m * tasks_n, |task| {
-        // Column-major order: neighboring tasks share their columns of B.
-        let (i, column, row) = (task / (tasks_m * tasks_n), task / tasks_m % tasks_n, task % tasks_m);
+    let product = |i: usize| {
+        let a = MatrixA { spec, a: a.from(i * batch.stride_a) };
         let b = match b {
-            MatrixB::Unpacked(b) => MatrixB::Unpacked(b.from(i * batch.stride_b)),
+            MatrixB::Unpacked(spec, b) => MatrixB::Unpacked(spec, b.from(i * batch.stride_b)),
             packed => packed,
         };
+        Product {
+            m: spec.m,
+            n: spec.n,
+            depth: spec.k,
+            block: kc(spec.k),
+            chain: chain(spec.k),
+            a,
+            a_in_place: a.in_place(),
+            b,
+            b_in_place: b.in_place(&blocking),
+            c,
+            c_start: i * batch.stride_c,
+            ldc: spec.ldc,
+            beta: spec.beta,
+            scales: None,
+            epilogue,
+        }
+    };
+    run_tasks(cpu, &blocking, batch.count, product, |task| cpu.isa().run(OnFma(task)));
+}
+
+/// Runs `count` products in tasks: `enter` runs a task with the instructions of its microkernel.
+pub(crate) fn run_tasks<'a, A, B>(
+    cpu: &Cpu,
+    blocking: &Blocking,
+    count: usize,
+    product: impl Fn(usize) -> Product<'a, A, B> + Sync,
+    enter: impl Fn(Task<'_, A, B>) + Sync,
+) {
+    if count == 0 {
+        return;
+    }
+    let first = product(0);
+    if first.m == 0 || first.n == 0 {
+        return;
+    }
+    let (tasks_m, tasks_n) = cut(blocking, cpu.threads().div_ceil(count), &first);
+    cpu.for_each(count * tasks_m * tasks_n, |task| {
+        // Column-major order: neighboring tasks share their columns of B.
+        let (i, column, row) = (task / (tasks_m * tasks_n), task / tasks_m % tasks_n, task % tasks_m);
+        let product = product(i);
         SCRATCH.with_borrow_mut(|scratch| {
-            scratch.fit(&blocking);
-            cpu.isa().run(Task {
-                blocking: &blocking,
-                spec,
-                rows: part(spec.m, 1, tasks_m, row),
-                columns: part(spec.n, blocking.nr, tasks_n, column),
-                a: a.from(i * batch.stride_a),
-                b,
-                c,
-                c_start: i * batch.stride_c,
-                epilogue,
+            scratch.fit(blocking);
+            enter(Task {
+                blocking,
+                product: &product,
+                rows: part(product.m, 1, tasks_m, row),
+                columns: part(product.n, blocking.nr, tasks_n, column),
                 scratch,
             });
         });
@@ -118,37 +178,25 @@ pub(in crate::gemm) fn run(
 /// Number of tasks along the rows and the columns of C: the fewest that keep `threads` busy, because an operand that two
 /// tasks read is read, and packed, twice. The number of tasks does not change the result (see the module), so it may depend
 /// on the number of threads.
-fn cut(
-    blocking: &Blocking,
-    threads: usize,
-    spec: &Gemm,
-    a: Operand<'_>,
-    b: MatrixB<'_>,
-    c: Output<'_>,
-) -> (usize, usize) {
-    let Gemm { m, n, k, .. } = *spec;
-    let work = m.saturating_mul(n).saturating_mul(k.max(1));
+fn cut<A, B>(blocking: &Blocking, threads: usize, product: &Product<'_, A, B>) -> (usize, usize) {
+    let Product { m, n, depth, block, .. } = *product;
+    let work = m.saturating_mul(n).saturating_mul(depth.max(1));
     let wanted = match threads {
         1 => 1,
         _ if work < 1 << 20 => 1,
         _ => threads * ((work / threads) >> 28).clamp(1, 4),
     };
-    let depth = kc(k);
-    let (tasks_n, rows) = match c {
-        Output::Bf16(_) if depth < k => (n.div_ceil(blocking.nc(CHAIN)), blocking.mc()),
-        _ => (n.div_ceil(blocking.nc(depth)), m),
+    let (tasks_n, rows) = match product.c {
+        Output::Bf16(_) if block < depth => (n.div_ceil(blocking.nc(CHAIN)), blocking.mc()),
+        _ => (n.div_ceil(blocking.nc(block)), m),
     };
     let tasks_m = m.div_ceil(rows);
     let (tiles_m, tiles_n) = (m.div_ceil(blocking.mr), n.div_ceil(blocking.nr));
-    // Cost of a partition, in multiply-adds per step of k: A is read once per column of tasks and B once per row of tasks;
+    // Cost of a partition, in multiply-adds per step: A is read once per column of tasks and B once per row of tasks;
     // packing an element costs as much as PACKING multiply-adds. The largest task may also run last.
     const PACKING: usize = 12;
-    let weight = |usable_in_place: bool| if usable_in_place { 1 } else { PACKING };
-    let weight_a = weight(a_usable_in_place(spec, a));
-    let weight_b = weight(match b {
-        MatrixB::Packed(_) => true,
-        MatrixB::Unpacked(b) => b_usable_in_place(blocking, spec, b),
-    });
+    let weight = |in_place: bool| if in_place { 1 } else { PACKING };
+    let (weight_a, weight_b) = (weight(product.a_in_place), weight(product.b_in_place));
     let cost = |(tasks_m, tasks_n): (usize, usize)| {
         let largest = (tiles_m.div_ceil(tasks_m) * blocking.mr) * (tiles_n.div_ceil(tasks_n) * blocking.nr);
         weight_a * tasks_n * m + weight_b * tasks_m * n + (largest * tasks_m * tasks_n).saturating_sub(m * n) / 2
@@ -162,71 +210,73 @@ fn cut(
 }
 
 /// Computes a rectangle of C.
-struct Task<'a> {
+pub(crate) struct Task<'a, A, B> {
     blocking: &'a Blocking,
-    spec: &'a Gemm,
+    product: &'a Product<'a, A, B>,
     rows: Range<usize>,
     columns: Range<usize>,
-    a: Operand<'a>,
-    b: MatrixB<'a>,
-    c: Output<'a>,
-    c_start: usize,
-    epilogue: TileEpilogue<'a>,
     scratch: &'a mut Scratch,
 }
 
-impl Kernel for Task<'_> {
+/// A task of f32 products.
+struct OnFma<T>(T);
+
+impl Kernel for OnFma<Task<'_, MatrixA<'_>, MatrixB<'_>>> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (blocking, spec) = (self.blocking, self.spec);
+        self.0.run(Fma(simd));
+    }
+}
+
+impl<M: Microkernel, A: RowPanels<M>, B: ColumnPanels<M>> MicrokernelUser<M> for Task<'_, A, B> {
+    #[inline(always)]
+    fn run(self, m: M) {
+        const { assert!(size_of::<M::A>() == 4 && size_of::<M::B>() == 4, "a group has 32 bits") };
+        let Self { blocking, product, rows, columns, .. } = self;
         let Scratch { a: a_block, b: b_block, partial_sums, tile_buffer, mask } = self.scratch;
-        let a_block: &mut [f32] = bytemuck::cast_slice_mut(a_block);
-        let b_block: &mut [f32] = bytemuck::cast_slice_mut(b_block);
+        let a_block: &mut [M::A] = bytemuck::cast_slice_mut(a_block);
+        let b_block: &mut [M::B] = bytemuck::cast_slice_mut(b_block);
         let tile_buffer = Disjoint::new(bytemuck::cast_slice_mut::<Line, f32>(tile_buffer));
         let mask: &mut [f32] = bytemuck::cast_slice_mut(mask);
         let partial_sums = Disjoint::new(bytemuck::cast_slice_mut::<Line, f32>(partial_sums));
-        let block = kc(spec.k);
-        let mut k0 = 0;
+        let mut start = 0;
         loop {
-            let depth = block.min(spec.k - k0);
-            let last = k0 + depth == spec.k;
-            let columns = self.columns.clone();
-            let b = match self.b {
-                MatrixB::Packed(b) => BlockB::packed(b, blocking.nr, k0, depth, columns.start),
-                MatrixB::Unpacked(b) => BlockB::plain(simd, blocking, spec, b, k0, depth, columns, &mut *b_block),
-            };
-            let addend = match (k0, spec.beta) {
+            let steps = Steps { start, depth: product.block.min(product.depth - start) };
+            let last = start + steps.depth == product.depth;
+            let b = product.b.block(m, blocking, steps, columns.clone(), &mut *b_block);
+            let addend = match (start, product.beta) {
                 (0, Beta::Zero) => Addend::Nothing,
                 (0, Beta::One) => Addend::C,
                 _ => Addend::PartialSums,
             };
-            let a = BlockA { spec, a: self.a, k0, depth, rows: self.rows.clone() };
-            let draws_mask = last && self.epilogue.dropout().is_some();
-            let by_columns = b.is_prepacked && a.fits_l2(blocking) && !draws_mask;
-            simd.vectorize(Macrokernel {
-                a,
+            let a_fits_l2 = product.a_in_place && rows.len() * steps.depth <= blocking.a_resident;
+            let draws_mask = last && product.epilogue.dropout().is_some();
+            let by_columns = b.is_prepacked && a_fits_l2 && !draws_mask;
+            m.vectorize(Macrokernel {
+                a: product.a,
                 b,
                 packed_a: &mut *a_block,
                 mask: &mut *mask,
                 tiles: Tiles {
-                    depth,
-                    chain: chain(spec.k),
-                    rows: self.rows.clone(),
-                    columns: self.columns.clone(),
-                    c: self.c,
-                    c_start: self.c_start,
-                    ldc: spec.ldc,
+                    steps,
+                    chain: product.chain,
+                    rows: rows.clone(),
+                    columns: columns.clone(),
+                    c: product.c,
+                    c_start: product.c_start,
+                    ldc: product.ldc,
                     addend,
                     last,
-                    epilogue: self.epilogue,
+                    scales: product.scales,
+                    epilogue: product.epilogue,
                     partial_sums,
                     partial_columns: blocking.nc(CHAIN),
                     tile_buffer,
                     by_columns,
                 },
             });
-            k0 += depth;
+            start += steps.depth;
             if last {
                 break;
             }
