@@ -98,8 +98,8 @@ else
 fi
 started=$SECONDS
 status=0
-cross env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package kernels --lib --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}" \
-  >"$log" 2>&1 || status=$?
+cross env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package kernels --lib --target "$target" -- \
+  "${modules[@]}" "${not[@]/#/--skip=}" >"$log" 2>&1 || status=$?
 line=$(grep '^test result:' "$log" || true)
 if [[ $line =~ ([0-9]+)\ passed\;\ ([0-9]+)\ failed\;\ ([0-9]+)\ ignored ]] && [ "${BASH_REMATCH[1]}" -gt 0 ]; then
   passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) ignored=${BASH_REMATCH[3]}

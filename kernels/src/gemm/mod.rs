@@ -42,7 +42,7 @@ pub use cpu::packed::{PackMismatch, PackedB};
 pub(crate) use cpu::{
     Product,
     blocking::Blocking,
-    blocks::{PanelsOfGroups, RowsOfGroups},
+    blocks::{ALIASING_STRIDE, PanelsOfGroups, RowsOfGroups},
     microkernel::{MicrokernelUser, MultiplyAdd, Tile},
     run_tasks,
 };

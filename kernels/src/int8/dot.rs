@@ -56,25 +56,19 @@ impl DotKind {
         if matches!(self, Self::Avx2) { 127.0 } else { 255.0 }
     }
 
-    /// Register tile and lanes.
-    pub(super) const fn tile(self) -> (RegisterTile, usize) {
+    /// Columns of a panel.
+    pub(super) const fn columns(self) -> usize {
         match self {
-            Self::Scalar => (ScalarDot::SIZE, 1),
+            Self::Scalar => ScalarDot::NR,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => (Maddubs::SIZE, 8),
+            Self::Avx2 => Maddubs::NR,
             #[cfg(target_arch = "x86_64")]
-            Self::AvxVnni => (Vnni256::SIZE, 8),
+            Self::AvxVnni => Vnni256::NR,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni => (Vnni512::SIZE, 16),
+            Self::Avx512Vnni => Vnni512::NR,
             #[cfg(not(target_arch = "x86_64"))]
             _ => panic!("not detected"),
         }
-    }
-
-    /// Columns of a panel.
-    pub(super) const fn columns(self) -> usize {
-        let (tile, lanes) = self.tile();
-        tile.columns(lanes)
     }
 }
 

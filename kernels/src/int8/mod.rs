@@ -40,7 +40,7 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::gemm::{Gemm, Output, SliceEpilogue};
+use crate::gemm::{ALIASING_STRIDE, Gemm, Output, SliceEpilogue};
 use crate::{extent::area, pool::Cpu};
 pub use cases::OPERATION;
 pub use dot::DotKind;
@@ -128,10 +128,11 @@ impl QuantizedWeight {
     }
 }
 
-/// Words from one quantized row to the next. Rows a multiple of 4 KiB apart would compete for the same cache sets.
+/// Words from one quantized row to the next. Rows a multiple of 4 KiB apart would compete for the same cache sets, so they
+/// are a cache line farther apart.
 const fn row_stride(k: usize) -> usize {
     let groups = k.div_ceil(4);
-    if groups > 0 && groups.is_multiple_of(1024) { groups + 16 } else { groups }
+    if groups > 0 && groups.is_multiple_of(ALIASING_STRIDE) { groups + 16 } else { groups }
 }
 
 /// Words of scratch that [`linear`] needs for m rows of k elements: the quantized rows, with scale and offset.

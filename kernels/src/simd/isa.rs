@@ -83,8 +83,9 @@ impl FromStr for IsaKind {
 
 /// Instruction set of this machine; owning the value proves that the machine has it.
 ///
-/// Emulated ones exist only in this crate's tests compiled with `--cfg emulated_isas` (`.ci/emulated.sh`), for a width
-/// that no machine has and for machines without AVX2 or AVX-512: emulated kernels are most of such tests' code size.
+/// Emulated ones exist only in this crate's tests compiled with `--cfg emulated_isas` (`.ci/emulated.sh`,
+/// `.ci/aarch64.sh`), for a width that no machine has and for machines without AVX2 or AVX-512: emulated kernels are most
+/// of such tests' code size.
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
     /// Plain Rust.

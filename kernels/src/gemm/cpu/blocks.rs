@@ -17,8 +17,8 @@ use crate::register_tile::RegisterTile;
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
-/// Elements in 4 KiB.
-const ALIASING_STRIDE: usize = 1024;
+/// Groups in 4 KiB.
+pub(crate) const ALIASING_STRIDE: usize = 1024;
 
 /// Maximum rows of C for which a B that fits L2 ([`Blocking::b_in_place`]) is read in place. With more rows packing pays
 /// off. A larger B is not in L2 and is read faster row by row, as packing does, than panel by panel.
