@@ -2,17 +2,17 @@
 
 use super::Precision;
 use crate::{
+    npy,
     output::{results, tell},
     roofline::Profiling,
 };
-use albert::embed::{Embedded, Embedder, Pooling};
+use albert::embed::{Embedder, Pooling};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use engine::{
     Device,
     io::{check_output, write_atomically},
 };
-use npyz::WriterBuilder;
 use std::{
     io::{BufWriter, Read, Write},
     path::PathBuf,
@@ -72,7 +72,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.profile.print(embedder.profile(), &device);
     match &arguments.output {
         Some(path) => {
-            write_atomically(path, |out| write_npy(out, &embedded))?;
+            let shape = [texts.len(), embedded.width];
+            write_atomically(path, |out| npy::write(out, "<f4", &shape, bytemuck::cast_slice(&embedded.vectors)))?;
             tell!("{} vectors of {} written to {}", texts.len(), embedded.width, path.display());
         }
         None => {
@@ -96,31 +97,4 @@ fn lines(arguments: &Arguments) -> Result<Vec<String>> {
         }
     };
     Ok(text.lines().map(str::to_owned).collect())
-}
-
-/// Writes a NumPy file of shape `[lines, H]`.
-fn write_npy(out: &mut dyn Write, embedded: &Embedded) -> std::io::Result<()> {
-    let shape = [embedded.vectors.len() / embedded.width, embedded.width].map(|size| size as u64);
-    let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(out).begin_nd()?;
-    writer.extend(&embedded.vectors)?;
-    writer.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_numpy_file_has_a_row_for_each_line() {
-        let embedded = Embedded { vectors: vec![1.0, -2.0, 0.5, 3.0, 7.0, 0.25], width: 2, truncated: 0 };
-        let mut bytes = Vec::new();
-        write_npy(&mut bytes, &embedded).unwrap();
-        let file = npyz::NpyFile::new(&bytes[..]).unwrap();
-        assert_eq!((file.shape(), file.order()), (&[3, 2][..], npyz::Order::C));
-        assert_eq!(file.into_vec::<f32>().unwrap(), embedded.vectors);
-        assert_eq!(
-            bytes[bytes.len() - 24..],
-            embedded.vectors.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>()
-        );
-    }
 }

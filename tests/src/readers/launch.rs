@@ -1,5 +1,6 @@
-//! Launch files of `albert kernels simulate`: read, prepared, and run on the simulated GPU.
+//! Launch files of `albert kernels simulate`: read, prepared, and run on the simulated GPU; NumPy files that they name.
 
+use crate::npy;
 use description::{Description, Prepared};
 use ptx::sim::{Limits, Module, Options};
 use std::path::Path;
@@ -45,4 +46,21 @@ pub(super) fn launch_seeds() -> Vec<Vec<u8>> {
         )),
         launch(r#"{"s32": -1}, {"u64": 18446744073709551615}, {"s64": -9223372036854775808}"#),
     ]
+}
+
+/// An array of six floats.
+pub(super) fn npy(mut bytes: &[u8]) -> bool {
+    npy::read(&mut bytes, "<f4", 4, &[2, 3]).is_ok()
+}
+
+pub(super) fn npy_seeds() -> Vec<Vec<u8>> {
+    let file = |descr: &str, shape: &[usize], bytes: usize| {
+        let mut file = Vec::new();
+        npy::write(&mut file, descr, shape, &vec![1; bytes]).expect("memory is writable");
+        file
+    };
+    let mut version_2 = b"\x93NUMPY\x02\x00\x40\x00\x00\x00".to_vec();
+    version_2.extend(format!("{:63}\n", "{\"shape\": (2, 3), \"descr\": \"<f4\", 'fortran_order': False}").bytes());
+    version_2.extend([2; 24]);
+    vec![file("<f4", &[2, 3], 24), file("<f4", &[2, 3], 23), file("|u1", &[5], 5), version_2]
 }

@@ -65,6 +65,7 @@ pub const READERS: &[Reader] = &[
     Reader { name: "metrics", read: model::metrics, seeds: model::metrics_seeds, text: true },
     Reader { name: "ptx", read: kernel::ptx, seeds: kernel::ptx_seeds, text: true },
     Reader { name: "launch", read: launch::launch, seeds: launch::launch_seeds, text: true },
+    Reader { name: "npy", read: launch::npy, seeds: launch::npy_seeds, text: false },
 ];
 
 /// The reader of that name.

@@ -1,9 +1,9 @@
 //! Launch file of `albert kernels simulate`, described in `docs/simulator.md`.
 
+use crate::npy;
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
 use kernels::num::philox::Stream;
-use npyz::{NpyFile, WriterBuilder};
 use ptx::{
     Launch,
     sim::{Argument, Limits, Memory, Swizzle, TensorMap, TensorType},
@@ -13,7 +13,7 @@ use serde_json::{Number, Value};
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{BufReader, BufWriter, Read, Write},
+    io::{BufReader, BufWriter, Write},
     path::Path,
 };
 
@@ -160,6 +160,23 @@ macro_rules! in_files {
 }
 
 impl DType {
+    /// Name in NumPy's files; NumPy has no bf16, so its bits are integers there.
+    fn in_numpy(self) -> &'static str {
+        match self {
+            DType::F32 => "<f4",
+            DType::F64 => "<f8",
+            DType::F16 => "<f2",
+            DType::U8 => "|u1",
+            DType::S8 => "|i1",
+            DType::Bf16 | DType::U16 => "<u2",
+            DType::S16 => "<i2",
+            DType::U32 => "<u4",
+            DType::S32 => "<i4",
+            DType::U64 => "<u8",
+            DType::S64 => "<i8",
+        }
+    }
+
     fn of_tensor(self) -> Option<TensorType> {
         Some(match self {
             DType::F32 => TensorType::F32,
@@ -347,43 +364,20 @@ impl Prepared {
 /// Reads the elements of a NumPy file of this type and shape.
 fn load(path: &Path, dtype: DType, shape: &[usize]) -> Result<Vec<u8>> {
     let read = || -> Result<Vec<u8>> {
-        check_header(path)?;
-        let file = NpyFile::new(BufReader::new(File::open(path)?))?;
-        let found: Vec<usize> = file.shape().iter().map(|&size| size as usize).collect();
-        ensure!(found == shape, "the file has shape {found:?}, the launch {shape:?}");
-        ensure!(file.order() == npyz::Order::C || shape.len() < 2, "the file is in column order; save it in row order");
-        in_files!(dtype, T => {
-            let values: Vec<T> = file.into_vec().with_context(|| format!("expected {dtype:?}"))?;
-            Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
-        })
+        ensure!(std::fs::metadata(path)?.is_file(), "not a regular file");
+        npy::read(
+            &mut BufReader::new(File::open(path)?),
+            dtype.in_numpy(),
+            in_files!(dtype, T => size_of::<T>()),
+            shape,
+        )
     };
     read().with_context(|| path.display().to_string())
 }
 
-/// Rejects special files and headers longer than that of any plain array, which would be allocated unread.
-fn check_header(path: &Path) -> Result<()> {
-    const MOST: u32 = 4096;
-    ensure!(std::fs::metadata(path)?.is_file(), "not a regular file");
-    let mut start = [0; 12];
-    File::open(path)?.read_exact(&mut start).context("not a NumPy file: shorter than 12 bytes")?;
-    let length = match start[6] {
-        1 => u32::from(u16::from_le_bytes([start[8], start[9]])),
-        _ => u32::from_le_bytes([start[8], start[9], start[10], start[11]]),
-    };
-    ensure!(length <= MOST, "the file's header has {length} bytes; expected at most {MOST}");
-    Ok(())
-}
-
 fn write(path: &Path, placed: &Placed, bytes: &[u8]) -> Result<()> {
-    let shape: Vec<u64> = placed.shape.iter().map(|&size| size as u64).collect();
     let mut file = BufWriter::new(File::create(path)?);
-    in_files!(placed.dtype, T => {
-        let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut file).begin_nd()?;
-        for element in bytes.chunks_exact(size_of::<T>()) {
-            writer.push(&T::from_le_bytes(element.try_into().expect("chunks of this size")))?;
-        }
-        writer.finish()?;
-    });
+    npy::write(&mut file, placed.dtype.in_numpy(), &placed.shape, bytes)?;
     file.flush()?;
     Ok(())
 }
