@@ -140,10 +140,15 @@ impl<X: Element> Backward<'_, X> {
         let d = self.head.size;
         self.q.skip(row).pack(simd, rows, d, QUERIES, queries.q);
         self.dout.skip(row).pack(simd, rows, d, QUERIES, queries.dout);
+        // Transposed from the packed rows: those of the batch compete for the same lines of L1.
         for (c, width) in chunk_widths(d) {
-            let (columns, to) = ((c * CHUNK, width), c * CHUNK * QUERIES);
-            self.q.skip(row).pack_transposed(simd, rows, columns, &mut queries.q_transposed[to..]);
-            self.dout.skip(row).pack_transposed(simd, rows, columns, &mut queries.dout_transposed[to..]);
+            let (from, to) = (at(c, QUERIES, 0), c * CHUNK * QUERIES);
+            for (packed, transposed) in
+                [(&*queries.q, &mut *queries.q_transposed), (&*queries.dout, &mut *queries.dout_transposed)]
+            {
+                let packed = Rows { values: packed, start: from, ld: CHUNK };
+                packed.pack_transposed(simd, rows, (0, width), &mut transposed[to..]);
+            }
         }
         queries.shift.fill(-1000.0);
         queries.delta.fill(0.0);

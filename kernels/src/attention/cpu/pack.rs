@@ -12,6 +12,7 @@
 //! A transposed panel of up to 64 queries is D rows of 64 queries. So every matrix in scratch has rows of 64 elements;
 //! `product` explains the benefit.
 
+use crate::extent::{area, span};
 use crate::simd::{Element, Simd};
 
 /// Columns of a chunk, a multiple of the lanes of every instruction set.
@@ -49,16 +50,21 @@ impl<X: Element> Rows<'_, X> {
     /// with zeros.
     #[inline(always)]
     pub(super) fn pack_chunk<S: Simd>(self, simd: S, rows: usize, column: usize, width: usize, out: &mut [f32]) {
-        let full = width / S::LANES * S::LANES;
-        for (i, to) in out.chunks_exact_mut(CHUNK).take(rows).enumerate() {
-            let from = &self.values[self.start + i * self.ld + column..][..width];
-            let mut x = 0;
-            while x < full {
-                simd.store(&mut to[x..], X::load(simd, &from[x..]));
-                x += S::LANES;
-            }
-            if full < width {
-                simd.store(&mut to[full..], X::load_partial(simd, &from[full..]));
+        let start = self.start + column;
+        assert!(width <= CHUNK && out.len() >= area(rows, CHUNK));
+        assert!(span(rows, width, self.ld) <= self.values.len().saturating_sub(start));
+        let (from, to) = (self.values.as_ptr().wrapping_add(start), out.as_mut_ptr());
+        // SAFETY: by the asserts the `width` elements of every row are within `values`, and its CHUNK elements within `out`.
+        unsafe {
+            if width == CHUNK {
+                // A constant number of vectors: few instructions, so that loads of several rows are in flight.
+                for i in 0..rows {
+                    pack_row(simd, from.add(i * self.ld), CHUNK, to.add(i * CHUNK));
+                }
+            } else {
+                for i in 0..rows {
+                    pack_row(simd, from.add(i * self.ld), width, to.add(i * CHUNK));
+                }
             }
         }
     }
@@ -112,6 +118,25 @@ impl<X: Element> Rows<'_, X> {
     pub(super) fn pack<S: Simd>(self, simd: S, rows: usize, d: usize, capacity: usize, out: &mut [f32]) {
         for (c, width) in chunk_widths(d) {
             self.pack_chunk(simd, rows, c * CHUNK, width, &mut out[at(c, capacity, 0)..at(c, capacity, rows)]);
+        }
+    }
+}
+
+/// Widens `width` elements; the last vector is padded with zeros.
+///
+/// # Safety
+/// `from` is valid for reading `width` elements, `to` for writing as many floats, rounded up to whole vectors.
+#[inline(always)]
+unsafe fn pack_row<S: Simd, X: Element>(simd: S, from: *const X, width: usize, to: *mut f32) {
+    let full = width / S::LANES * S::LANES;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for x in (0..full).step_by(S::LANES) {
+            simd.store_ptr(to.add(x), X::load_ptr(simd, from.add(x)));
+        }
+        if full < width {
+            let rest = std::slice::from_raw_parts(from.add(full), width - full);
+            simd.store_ptr(to.add(full), X::load_partial(simd, rest));
         }
     }
 }
