@@ -11,11 +11,21 @@
 //! y: [&mut [X]; _]     written    outputs in their storage type
 //! ```
 //!
-//! and any number of sums over the row. A sum has four independent accumulators (an addition has a latency of four cycles),
-//! folded in a fixed order, so the result depends only on the lane width.
+//! and any number of sums over the row. The order of a sum is a function of the row's length, the same for every
+//! instruction set. It has four groups of 16 accumulators, since an addition has a latency of four cycles:
+//!
+//! ```text
+//! columns of                     are added to accumulators, the first column to the first
+//!   whole blocks of 64             0 .. 16     16 .. 32     32 .. 48     48 .. 64
+//!   then whole blocks of 16        0 .. 16
+//!   then r < 16                    16 - r .. 16      (0 .. r if the row has only these)
+//! then                          (  0 .. 16  +  16 .. 32  )  +  (  32 .. 48  +  48 .. 64  )
+//! and of the 16                 the upper half is added to the lower half until one is left
+//! ```
 #![allow(unsafe_code)]
 
-use crate::simd::{Element, Simd, WIDTH, Wide, from_fn, prefetch, prefetch_l2};
+use crate::simd::{Element, MAX_LANES, Simd, WIDTH, Wide, from_fn, prefetch, prefetch_l2, reduce_sixteen};
+use std::ops::Range;
 
 /// Prefetch distance in bytes for rows in L3 or memory: the hardware prefetcher stops at page boundaries.
 const AHEAD: usize = 2048;
@@ -76,7 +86,7 @@ pub(crate) fn sweep<
     let (read, written): ([_; NX], [_; NY]) = (from_fn(|i| x[i].as_ptr()), from_fn(|i| y[i].as_ptr()));
     let ahead = |c| {
         for stream in read.into_iter().chain(written) {
-            for line in lines::<S, X>(stream.wrapping_add(c)) {
+            for line in lines(stream.wrapping_add(c), block::<S>(SUMS)) {
                 prefetch(line.wrapping_add(AHEAD));
             }
         }
@@ -111,7 +121,7 @@ pub(crate) fn sweep_prefetching<
 ) -> [f32; SUMS] {
     let ahead = |c| {
         for stream in far {
-            for line in lines::<S, X>(stream.wrapping_add(c)) {
+            for line in lines(stream.wrapping_add(c), block::<S>(SUMS)) {
                 prefetch_l2(line);
             }
         }
@@ -127,8 +137,20 @@ pub(crate) fn rows_on<X>(rows: usize, row: &[X]) -> *const X {
 
 /// Cache lines of the columns of one iteration from `p` on.
 #[inline(always)]
-fn lines<S: Simd, X>(p: *const X) -> impl Iterator<Item = *const u8> {
-    (0..WIDTH * S::LANES * size_of::<X>()).step_by(LINE).map(move |line| p.cast::<u8>().wrapping_add(line))
+fn lines<X>(p: *const X, columns: usize) -> impl Iterator<Item = *const u8> {
+    (0..columns * size_of::<X>()).step_by(LINE).map(move |line| p.cast::<u8>().wrapping_add(line))
+}
+
+/// Vectors of a group: 16 columns if there are sums, else one vector.
+#[inline(always)]
+const fn vectors<S: Simd>(sums: usize) -> usize {
+    if sums == 0 { 1 } else { MAX_LANES / S::LANES }
+}
+
+/// Columns of one iteration of the loop over a row.
+#[inline(always)]
+const fn block<S: Simd>(sums: usize) -> usize {
+    vectors::<S>(sums) * WIDTH * S::LANES
 }
 
 /// [`sweep`] that updates streams of the storage type, without prefetching.
@@ -186,36 +208,75 @@ fn each_vector<
     for y in &y {
         assert!(y.len() >= len);
     }
-    let mut wide_sums = [[simd.splat(C::IDENTITY); WIDTH]; SUMS];
+    let vectors = vectors::<S>(SUMS);
+    let (group, block) = (vectors * S::LANES, block::<S>(SUMS));
+    let identity = simd.splat(C::IDENTITY);
+    // Four vectors of accumulators for each of the `vectors` steps of a block.
+    let mut wide = [[[identity; WIDTH]; SUMS]; MAX_LANES];
     let mut c = 0;
-    while len - c >= WIDTH * S::LANES {
+    while len - c >= block {
         ahead(c);
-        // SAFETY: WIDTH · LANES columns from c on are within `len`, and no stream is shorter than `len`.
-        unsafe { full(Wide(simd), columns, &x, &p, &mut u, &mut y, c, &mut wide_sums) };
-        c += WIDTH * S::LANES;
+        macro_rules! step {
+            ($step:expr) => {{
+                let c = c + $step * WIDTH * S::LANES;
+                // SAFETY: the columns of the block are within `len`, and no stream is shorter than `len`.
+                unsafe { full(Wide(simd), columns, &x, &p, &mut u, &mut y, c, &mut wide[$step]) };
+            }};
+        }
+        // Constant indices keep the accumulators in registers.
+        step!(0);
+        if vectors > 1 {
+            step!(1);
+        }
+        if vectors > 2 {
+            step!(2);
+            step!(3);
+        }
+        #[allow(clippy::needless_range_loop)]
+        for step in 4..vectors {
+            step!(step);
+        }
+        c += block;
     }
-    let mut sums = from_fn(|i| wide_sums[i][0]);
-    while len - c >= S::LANES {
-        // SAFETY: as above.
-        unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c, &mut sums) };
-        c += S::LANES;
+    // Vector v of quarter q of the 64 accumulators.
+    let accumulator = |k: usize, q: usize, v: usize| wide[(q * vectors + v) / WIDTH][k][(q * vectors + v) % WIDTH];
+    let mut sums = [[identity; SUMS]; MAX_LANES];
+    for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
+        *sums = from_fn(|k| accumulator(k, 0, v));
     }
-    if c < len && len >= S::LANES {
-        // SAFETY: `len >= LANES`, so the last LANES columns are within `len`.
-        unsafe { overlapping(simd, columns, &x, &p, &mut u, &mut y, len - S::LANES, c, &mut sums) };
-    } else if c < len {
-        let before = sums;
-        partial(simd, columns, &x, &p, &mut u, &mut y, len, &mut sums);
-        let inside = simd.first(len);
-        for k in 0..SUMS {
-            sums[k] = simd.select(inside, sums[k], before[k]);
+    while len - c >= group {
+        for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
+            // SAFETY: as above.
+            unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c + v * S::LANES, sums) };
+        }
+        c += group;
+    }
+    if c < len {
+        for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
+            let whole = len >= group;
+            let start = if whole { len - group } else { 0 } + v * S::LANES;
+            // SAFETY: as above; vectors that end at the row's end or before are within `len`.
+            unsafe {
+                if start + S::LANES <= c || start >= len {
+                    continue;
+                } else if start < c {
+                    overlapping(simd, columns, &x, &p, &mut u, &mut y, start, c, sums);
+                } else if start + S::LANES <= len {
+                    full(simd, columns, &x, &p, &mut u, &mut y, start, sums);
+                } else {
+                    partial(simd, columns, &x, &p, &mut u, &mut y, start..len, sums);
+                }
+            }
         }
     }
     let mut totals = [0.0; SUMS];
-    for k in 0..SUMS {
-        let [_, b, c, d] = wide_sums[k];
-        let pairs = (C::combine(simd, sums[k], b), C::combine(simd, c, d));
-        totals[k] = C::fold(simd, C::combine(simd, pairs.0, pairs.1));
+    for (k, total) in totals.iter_mut().enumerate() {
+        let mut lanes = [identity; MAX_LANES];
+        for (v, lanes) in lanes.iter_mut().enumerate().take(vectors) {
+            let first = C::combine(simd, sums[v][k], accumulator(k, 1, v));
+            *lanes = C::combine(simd, first, C::combine(simd, accumulator(k, 2, v), accumulator(k, 3, v)));
+        }
+        *total = reduce_sixteen::<S>(lanes, |a, b| C::combine(simd, a, b), |a| C::fold(simd, a));
     }
     totals
 }
@@ -312,7 +373,7 @@ unsafe fn overlapping<
     }
 }
 
-/// Row of `len` < LANES columns.
+/// Fewer than LANES columns at the end of a row.
 #[inline(always)]
 fn partial<
     S: Simd,
@@ -331,24 +392,29 @@ fn partial<
     p: &[&[f32]; NP],
     u: &mut [&mut [U]; NU],
     y: &mut [&mut [X]; NY],
-    len: usize,
+    range: Range<usize>,
     sums: &mut [S::F32; SUMS],
 ) {
     let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
     for i in 0..NX {
-        vx[i] = X::load_partial(simd, &x[i][..len]);
+        vx[i] = X::load_partial(simd, &x[i][range.clone()]);
     }
     for i in 0..NP {
-        vp[i] = simd.load_partial(&p[i][..len]);
+        vp[i] = simd.load_partial(&p[i][range.clone()]);
     }
     for i in 0..NU {
-        vu[i] = U::load_partial(simd, &u[i][..len]);
+        vu[i] = U::load_partial(simd, &u[i][range.clone()]);
     }
+    let before = *sums;
     let vy = columns.step(simd, vx, vp, &mut vu, sums);
     for i in 0..NU {
-        U::store_partial(simd, &mut u[i][..len], vu[i]);
+        U::store_partial(simd, &mut u[i][range.clone()], vu[i]);
     }
     for i in 0..NY {
-        X::store_partial(simd, &mut y[i][..len], vy[i]);
+        X::store_partial(simd, &mut y[i][range.clone()], vy[i]);
+    }
+    let inside = simd.first(range.len());
+    for k in 0..SUMS {
+        sums[k] = simd.select(inside, sums[k], before[k]);
     }
 }

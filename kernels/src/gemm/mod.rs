@@ -23,7 +23,7 @@
 //!
 //! Each element of C is a sum of chains of at most 384 fused multiply-adds in order of p; the chains are added in
 //! order. Their bounds depend on k only (`cpu::blocking::chain`), so the result does not depend on tiling, tasks, the
-//! number of threads, prior packing of B, or the instruction set (if it has a fused multiply-add).
+//! number of threads, prior packing of B, or the instruction set.
 //! Limits: accumulators are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
 
@@ -43,7 +43,7 @@ pub(crate) use cpu::{
     Product,
     blocking::Blocking,
     blocks::{ALIASING_STRIDE, PanelsOfGroups, RowsOfGroups},
-    microkernel::{MicrokernelUser, MultiplyAdd, Tile},
+    microkernel::{Entered, MicrokernelUser, MultiplyAdd, Tile},
     run_tasks,
 };
 pub use cpu::{scratch_bytes, warm_up};

@@ -117,6 +117,8 @@ fn range<D: Dot>(dot: D, x: &[f32]) -> (f32, f32, f32) {
     for &x in chunks.remainder() {
         (low, high, zero) = (low.min(x), high.max(x), zero + x * 0.0);
     }
+    // -0 becomes +0: which of the two is the least depends on the order.
+    low += 0.0;
     let width = high - low;
     if x.is_empty() {
         return (0.0, 0.0, 0.0);

@@ -1,6 +1,6 @@
 //! Dot products of bytes: the instructions of the microkernels, per instruction set.
 
-use crate::gemm::{MicrokernelUser, MultiplyAdd, Tile};
+use crate::gemm::{Entered, MicrokernelUser, MultiplyAdd, Tile};
 use crate::register_tile::RegisterTile;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -59,7 +59,7 @@ impl DotKind {
     /// Columns of a panel.
     pub(super) const fn columns(self) -> usize {
         match self {
-            Self::Scalar => ScalarDot::NR,
+            Self::Scalar => ScalarDot::<false>::NR,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => Maddubs::NR,
             #[cfg(target_arch = "x86_64")]
@@ -94,8 +94,13 @@ macro_rules! with_dot {
         const FOUND: &str = "a weight is quantized only for what was detected";
         match $kind {
             $crate::int8::dot::DotKind::Scalar => {
-                let $dot = $crate::int8::dot::ScalarDot;
-                $body
+                if let Some(simd) = $crate::simd::Scalar::detect() {
+                    let $dot = $crate::int8::dot::ScalarDot(simd);
+                    $body
+                } else {
+                    let $dot = $crate::int8::dot::ScalarDot($crate::simd::Scalar::new());
+                    $body
+                }
             }
             #[cfg(target_arch = "x86_64")]
             $crate::int8::dot::DotKind::Avx2 => {
@@ -121,26 +126,26 @@ pub(super) use with_dot;
 
 /// Token of plain Rust: one lane.
 #[derive(Clone, Copy)]
-pub(super) struct ScalarDot;
+pub(super) struct ScalarDot<const FMA: bool>(pub(super) Scalar<FMA>);
 
-impl Tile for ScalarDot {
-    type Simd = Scalar;
+impl<const FMA: bool> Tile for ScalarDot<FMA> {
+    type Simd = Scalar<FMA>;
     type A = Activations;
     type B = Weights;
     const SIZE: RegisterTile = RegisterTile::new(4, 2);
     const QUANTIZED: bool = true;
 
     #[inline(always)]
-    fn simd(self) -> Scalar {
-        Scalar
+    fn simd(self) -> Scalar<FMA> {
+        self.0
     }
     fn vectorize<K: MicrokernelUser<Self>>(self, kernel: K) {
-        kernel.run(self);
+        self.0.vectorize(Entered(self, kernel));
     }
 }
 
 // SAFETY: needs no special instructions.
-unsafe impl MultiplyAdd for ScalarDot {
+unsafe impl<const FMA: bool> MultiplyAdd for ScalarDot<FMA> {
     type Groups = [u8; 4];
     type Sums = u32;
 
@@ -165,11 +170,11 @@ unsafe impl MultiplyAdd for ScalarDot {
     }
     #[inline(always)]
     fn to_f32(self, sums: u32) -> f32 {
-        Scalar.int_to_float(sums)
+        self.0.int_to_float(sums)
     }
 }
 
-impl Dot for ScalarDot {
+impl<const FMA: bool> Dot for ScalarDot<FMA> {
     const LEVELS: f32 = DotKind::Scalar.levels();
 
     #[inline(always)]

@@ -141,18 +141,6 @@ unsafe impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    fn split_exponent(self, y: __m512) -> (__m512, __m512) {
-        // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
-        unsafe {
-            // Immediate 0: remainder of rounding to integers, half to even.
-            let rest = _mm512_reduce_ps::<0>(y);
-            (_mm512_sub_ps(y, rest), rest)
-        }
-    }
-    x86_operations! {
-        scale_by_power(a: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(a, n);
-    }
-    #[inline(always)]
     fn transpose(self, rows: &mut [__m512; 16]) {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
         unsafe {

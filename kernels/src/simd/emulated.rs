@@ -1,4 +1,4 @@
-//! N emulated lanes in plain Rust with exactly the rounding of the real instructions.
+//! N emulated lanes in plain Rust.
 //!
 //! Runs kernels for AVX2 (N = 8) or AVX-512 (N = 16) on any machine, so that their tails, tiles and tables are tested
 //! without the instructions. Operations are calls, which is slow but compiles fast. The tests compare it with the real
@@ -7,6 +7,9 @@
 use super::{Kernel, Scalar, Simd, operations};
 use half::bf16;
 use std::array::from_fn;
+
+/// Definition of an operation on one lane.
+const LANE: Scalar<false> = Scalar::new();
 
 /// Token of N emulated lanes; available on every machine. N is a power of two, at most 16.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,15 +96,15 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
         div(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| a / b);
         mul_add(a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] = from_fn(|i| a[i].mul_add(b[i], c[i]));
         neg_mul_add(a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] = from_fn(|i| (-a[i]).mul_add(b[i], c[i]));
-        max(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| Scalar.max(a, b));
-        min(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| Scalar.min(a, b));
+        max(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| LANE.max(a, b));
+        min(a: [f32; N], b: [f32; N]) -> [f32; N] = zip(a, b, |a, b| LANE.min(a, b));
         sqrt(a: [f32; N]) -> [f32; N] = map(a, f32::sqrt);
         as_bits(a: [f32; N]) -> [u32; N] = map(a, f32::to_bits);
         as_floats(a: [u32; N]) -> [f32; N] = map(a, f32::from_bits);
-        round_to_int(a: [f32; N]) -> [u32; N] = map(a, |a| Scalar.round_to_int(a));
-        int_to_float(a: [u32; N]) -> [f32; N] = map(a, |a| Scalar.int_to_float(a));
+        round_to_int(a: [f32; N]) -> [u32; N] = map(a, |a| LANE.round_to_int(a));
+        int_to_float(a: [u32; N]) -> [f32; N] = map(a, |a| LANE.int_to_float(a));
         add_u32(a: [u32; N], b: [u32; N]) -> [u32; N] = zip(a, b, u32::wrapping_add);
-        mul_wide_u32(a: [u32; N], b: [u32; N]) -> ([u32; N], [u32; N]) = (zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).0), zip(a, b, |a, b| Scalar.mul_wide_u32(a, b).1));
+        mul_wide_u32(a: [u32; N], b: [u32; N]) -> ([u32; N], [u32; N]) = (zip(a, b, |a, b| LANE.mul_wide_u32(a, b).0), zip(a, b, |a, b| LANE.mul_wide_u32(a, b).1));
         xor(a: [u32; N], b: [u32; N]) -> [u32; N] = zip(a, b, |a, b| a ^ b);
         and(a: [u32; N], b: [u32; N]) -> [u32; N] = zip(a, b, |a, b| a & b);
         or(a: [u32; N], b: [u32; N]) -> [u32; N] = zip(a, b, |a, b| a | b);
@@ -119,22 +122,8 @@ unsafe impl<const N: usize> Simd for Emulated<N> {
         lt_u32(a: [u32; N], b: [u32; N]) -> [bool; N] = zip(a, b, |a, b| a < b);
         select(mask: [bool; N], a: [f32; N], b: [f32; N]) -> [f32; N] = from_fn(|i| if mask[i] { a[i] } else { b[i] });
     }
-    #[inline(never)]
-    fn split_exponent(self, y: [f32; N]) -> ([f32; N], [f32; N]) {
-        // AVX-512 has instructions for this, which need no lower bound.
-        let y = if N > 8 { y } else { map(y, |y| Scalar.max(-127.0, y)) };
-        let rest = map(y, |y| if y.is_infinite() { 0.0 } else { y - y.round_ties_even() });
-        (zip(y, rest, |y, rest| y - rest), rest)
-    }
-    #[inline(never)]
-    fn scale_by_power(self, a: [f32; N], n: [f32; N]) -> [f32; N] {
-        if N > 8 {
-            return zip(a, n, |a, n| (f64::from(a) * f64::from(n).exp2()) as f32);
-        }
-        zip(a, n, |a, n| Scalar.scale_by_power(a, n))
-    }
     operations! { never
         reduce_sum(a: [f32; N]) -> f32 = fold(a, |a, b| a + b);
-        reduce_max(a: [f32; N]) -> f32 = fold(a, |a, b| Scalar.max(a, b));
+        reduce_max(a: [f32; N]) -> f32 = fold(a, |a, b| LANE.max(a, b));
     }
 }

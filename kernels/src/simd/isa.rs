@@ -18,9 +18,9 @@ pub enum IsaKind {
     Avx512,
     /// Four emulated lanes, for tests.
     Emulated4,
-    /// Eight emulated lanes, for tests: AVX2 to the bit.
+    /// Eight emulated lanes, for tests.
     Emulated8,
-    /// Sixteen emulated lanes, for tests: AVX-512 to the bit.
+    /// Sixteen emulated lanes, for tests.
     Emulated16,
 }
 
@@ -89,7 +89,9 @@ impl FromStr for IsaKind {
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
     /// Plain Rust.
-    Scalar(Scalar),
+    Scalar(Scalar<false>),
+    /// Plain Rust with the instruction for multiply-adds.
+    ScalarFma(Scalar<true>),
     /// AVX2 + FMA.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
@@ -112,6 +114,7 @@ macro_rules! with_token {
     ($isa:expr, $simd:ident => $body:expr) => {
         match $isa {
             Isa::Scalar($simd) => $body,
+            Isa::ScalarFma($simd) => $body,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2($simd) => $body,
             #[cfg(target_arch = "x86_64")]
@@ -130,7 +133,10 @@ impl Isa {
     /// Instruction set `kind`, if this machine has it.
     pub fn new(kind: IsaKind) -> Option<Self> {
         match kind {
-            IsaKind::Scalar => Some(Self::Scalar(Scalar)),
+            IsaKind::Scalar => {
+                let portable = Self::Scalar(Scalar::new());
+                Some(Scalar::detect().map_or(portable, Self::ScalarFma))
+            }
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx2 => Avx2::detect().map(Self::Avx2),
             #[cfg(target_arch = "x86_64")]
@@ -172,7 +178,7 @@ impl Isa {
     /// Name of the instruction set.
     pub const fn kind(self) -> IsaKind {
         match self {
-            Self::Scalar(_) => IsaKind::Scalar,
+            Self::Scalar(_) | Self::ScalarFma(_) => IsaKind::Scalar,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => IsaKind::Avx2,
             #[cfg(target_arch = "x86_64")]

@@ -6,12 +6,15 @@
 //! below it is `#[inline(always)]` and becomes plain vector instructions. Enter it once per task, inside the worker
 //! thread, never per element.
 //!
-//! In tests, `Emulated<N>` has N lanes of plain Rust with the rounding of the real instructions, so that code for lane
-//! widths that the machine lacks is tested with the same bits.
+//! In tests, `Emulated<N>` has N lanes of plain Rust, so that code for lane widths that the machine lacks is tested.
+//!
+//! Every operation gives the same bits on every instruction set, but for sign and payload of a NaN. A kernel whose results
+//! do not depend on LANES has them too: elements are independent, or sums have 16 lanes ([`reduce_sixteen`],
+//! [`rowwise`](crate::rowwise)).
 //!
 //! Conventions are those of x86: `max(a, b)` is `a` if `a > b`, else `b` (a NaN in `b` propagates, a NaN in `a` does not);
 //! sums over lanes add the upper half to the lower half until one lane is left; float to integer rounds half to even; bf16
-//! rounds to nearest even, and NaN becomes quiet NaN.
+//! rounds to nearest even, and NaN becomes quiet NaN. Multiply-adds round once.
 //!
 //! Limits: f32 arithmetic only, storage in f32 or bf16. No NEON, for lack of a machine to test it.
 #![allow(unsafe_code)]
@@ -124,8 +127,26 @@ macro_rules! x86_operations {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_operations;
 
-/// Maximum lanes of an instruction set.
+/// Maximum lanes of an instruction set, and lanes of a sum on every instruction set.
 pub(crate) const MAX_LANES: usize = 16;
+
+/// Reduces 16 lanes, in order in the first 16 / LANES vectors, to one: the upper half is combined with the lower half until
+/// one vector is left, which `last` reduces in the same way.
+#[inline(always)]
+pub(crate) fn reduce_sixteen<S: Simd>(
+    mut lanes: [S::F32; MAX_LANES],
+    combine: impl Fn(S::F32, S::F32) -> S::F32,
+    last: impl Fn(S::F32) -> f32,
+) -> f32 {
+    let mut half = MAX_LANES / S::LANES / 2;
+    while half > 0 {
+        for v in 0..half {
+            lanes[v] = combine(lanes[v], lanes[v + half]);
+        }
+        half /= 2;
+    }
+    last(lanes[0])
+}
 
 /// Vector operations of one instruction set. The value is a token: owning it proves that the machine supports them.
 ///
@@ -188,7 +209,7 @@ pub unsafe trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
     /// a / b
     fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// a · b + c, rounded once (twice in `Scalar`).
+    /// a · b + c, rounded once.
     fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
     /// c - a · b, rounded like `mul_add`.
     fn neg_mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;

@@ -3,21 +3,57 @@
 use super::{Kernel, Simd, operations};
 use half::bf16;
 
-/// Token of plain Rust arithmetic; available on every machine. `mul_add` rounds twice, because a fused multiply-add is a
-/// slow library call on machines without the instruction.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Scalar;
+/// Token of plain Rust arithmetic, `FMA`: with the instruction for fused multiply-adds.
+///
+/// Without it a multiply-add is a library call with the same result, tens of times as slow: for processors before 2013.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar<const FMA: bool>(());
 
-// SAFETY: no instruction beyond the target's baseline is used.
-unsafe impl Simd for Scalar {
+impl Scalar<false> {
+    /// Token, available on every machine.
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Default for Scalar<false> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scalar<true> {
+    /// Token, if this machine has the instruction.
+    pub fn detect() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        let has_fma = is_x86_feature_detected!("fma");
+        #[cfg(not(target_arch = "x86_64"))]
+        let has_fma = cfg!(target_arch = "aarch64");
+        has_fma.then_some(Self(()))
+    }
+}
+
+// SAFETY: Scalar<false> uses no instruction beyond the target's baseline; the only constructor of Scalar<true> is `detect`.
+unsafe impl<const FMA: bool> Simd for Scalar<FMA> {
     const LANES: usize = 1;
     const REGISTERS: usize = 16;
+    // A call for each multiply-add leaves nothing to gain from unrolled variants.
+    const EMULATED: bool = !FMA;
     type F32 = f32;
     type U32 = u32;
     type Mask = bool;
 
     #[inline]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(target_arch = "x86_64")]
+        if FMA {
+            #[target_feature(enable = "fma")]
+            fn inner<const FMA: bool, K: Kernel>(simd: Scalar<FMA>, kernel: K) -> K::Output {
+                kernel.run(simd)
+            }
+            // SAFETY: the token proves the instruction.
+            return unsafe { inner(self, kernel) };
+        }
         kernel.run(self)
     }
     operations! { always
@@ -62,8 +98,8 @@ unsafe impl Simd for Scalar {
         sub(a: f32, b: f32) -> f32 = a - b;
         mul(a: f32, b: f32) -> f32 = a * b;
         div(a: f32, b: f32) -> f32 = a / b;
-        mul_add(a: f32, b: f32, c: f32) -> f32 = a * b + c;
-        neg_mul_add(a: f32, b: f32, c: f32) -> f32 = c - a * b;
+        mul_add(a: f32, b: f32, c: f32) -> f32 = if FMA { a.mul_add(b, c) } else { libm::fmaf(a, b, c) };
+        neg_mul_add(a: f32, b: f32, c: f32) -> f32 = if FMA { (-a).mul_add(b, c) } else { libm::fmaf(-a, b, c) };
         max(a: f32, b: f32) -> f32 = if a > b { a } else { b };
         min(a: f32, b: f32) -> f32 = if a < b { a } else { b };
         sqrt(a: f32) -> f32 = a.sqrt();

@@ -45,7 +45,7 @@ impl Kernel for EveryOperation<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); 25];
+        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); 27];
         for (a, b) in self.a.chunks_exact(S::LANES).zip(self.b.chunks_exact(S::LANES)) {
             let (a, b) = (s.load(a), s.load(b));
             let (ua, ub) = (s.as_bits(a), s.as_bits(b));
@@ -56,6 +56,8 @@ impl Kernel for EveryOperation<'_> {
                 s.add(a, b),
                 s.sub(a, b),
                 s.mul(a, b),
+                s.mul_add(a, b, small),
+                s.neg_mul_add(a, b, small),
                 s.div(a, b),
                 s.max(a, b),
                 s.min(a, b),
@@ -83,14 +85,14 @@ impl Kernel for EveryOperation<'_> {
             }
             let mut narrow = [bf16::ZERO; 16];
             bf16::store(s, &mut narrow, a);
-            rows[22].extend(narrow[..S::LANES].iter().map(|x| u32::from(x.to_bits())));
+            rows[24].extend(narrow[..S::LANES].iter().map(|x| u32::from(x.to_bits())));
             let mut wide = [0f32; 16];
             s.store(&mut wide, bf16::load(s, &narrow));
-            rows[23].extend(wide[..S::LANES].iter().map(|x| x.to_bits()));
+            rows[25].extend(wide[..S::LANES].iter().map(|x| x.to_bits()));
             let mut rounded = [0f32; 16];
             s.store(&mut rounded, s.round_bf16(a));
             assert_eq!(rounded[..S::LANES], wide[..S::LANES], "rounded in registers and through memory");
-            rows[24].extend(rounded[..S::LANES].iter().map(|x| x.to_bits()));
+            rows[26].extend(rounded[..S::LANES].iter().map(|x| x.to_bits()));
         }
         *self.out = rows.concat();
     }
@@ -106,7 +108,7 @@ fn every_operation(isa: Isa) -> Vec<u32> {
 
 #[test]
 fn every_operation_gives_the_bits_of_plain_rust() {
-    let expected = every_operation(Isa::Scalar(Scalar));
+    let expected = every_operation(Isa::Scalar(Scalar::new()));
     for isa in Isa::testable() {
         let got = every_operation(isa);
         assert_eq!(got.len(), expected.len());

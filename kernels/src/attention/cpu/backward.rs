@@ -22,7 +22,7 @@ use super::prefetch::PrefetchQueue;
 use super::product::{Begin, Product};
 use super::scores::{QUERIES, ScoreGradients};
 use super::{Head, Output, scratch_of, split};
-use crate::simd::{Element, Kernel, Simd};
+use crate::simd::{Element, Kernel, MAX_LANES, Simd, reduce_sixteen};
 
 /// Elements of each of K, V, dK and dV that a task holds at once: 128 KiB.
 const RESIDENT: usize = 32 * 1024;
@@ -155,15 +155,25 @@ impl<X: Element> Backward<'_, X> {
         for i in 0..rows {
             queries.shift[i] = -self.lse.row(row + i, 1)[0];
             let out = self.out.row(row + i, d);
-            let mut delta = simd.zero();
-            for (c, out) in out.chunks(CHUNK).enumerate() {
-                let dout = &queries.dout[at(c, QUERIES, i)..][..CHUNK];
-                for (out, dout) in out.chunks(S::LANES).zip(dout.chunks(S::LANES)) {
-                    let out = if out.len() == S::LANES { X::load(simd, out) } else { X::load_partial(simd, out) };
-                    delta = simd.mul_add(out, simd.load(dout), delta);
+            // Column c is added to lane c % 16, whatever LANES is.
+            let mut delta = [simd.zero(); MAX_LANES];
+            for first in (0..d).step_by(MAX_LANES) {
+                let dout = &queries.dout[at(first / CHUNK, QUERIES, i) + first % CHUNK..][..MAX_LANES];
+                for v in 0..MAX_LANES / S::LANES {
+                    let column = first + v * S::LANES;
+                    // Packed rows are padded to whole vectors only.
+                    if column >= d {
+                        break;
+                    }
+                    let out = if column + S::LANES <= d {
+                        X::load(simd, &out[column..])
+                    } else {
+                        X::load_partial(simd, &out[column..])
+                    };
+                    delta[v] = simd.mul_add(out, simd.load(&dout[v * S::LANES..]), delta[v]);
                 }
             }
-            queries.delta[i] = simd.reduce_sum(delta);
+            queries.delta[i] = reduce_sixteen::<S>(delta, |a, b| simd.add(a, b), |a| simd.reduce_sum(a));
         }
     }
 

@@ -185,7 +185,7 @@ unsafe impl<S: Simd> MultiplyAdd for Fma<S> {
 }
 
 /// `K` with the token of its microkernel.
-struct Entered<M, K>(M, K);
+pub(crate) struct Entered<M, K>(pub M, pub K);
 
 impl<M, K: MicrokernelUser<M>> Kernel for Entered<M, K> {
     type Output = ();
