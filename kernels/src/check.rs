@@ -13,10 +13,11 @@
 //! Outputs start as NaN ([`Guarded::poisoned`]), so that elements without a write fail; bands of marked elements around
 //! them detect writes out of bounds.
 
+use crate::bits::{Data, Output};
 use crate::case::{Case, Outcome};
 use crate::num::philox::Stream;
 use crate::pool::Cpu;
-use crate::runner::{GpuRunner, Runner};
+use crate::runner::{CpuRunner, GpuRunner, Runner};
 use crate::simd::{DType, Element, Isa};
 use ptx::Sm;
 use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
@@ -243,12 +244,42 @@ impl<X> DerefMut for Guarded<X> {
 /// Device that computes a case.
 pub(crate) enum On<'a> {
     /// The processor.
-    Cpu(&'a Cpu),
+    Cpu(&'a CpuRunner<'a>),
     /// The programs.
     Gpu(&'a GpuRunner<'a>),
 }
 
 impl On<'_> {
+    /// Values of the inputs.
+    pub(crate) fn data(&self) -> Data {
+        match self {
+            Self::Cpu(cpu) => cpu.data(),
+            Self::Gpu(_) => Data::Uniform,
+        }
+    }
+
+    /// [`uniform`], turned into the runner's data.
+    pub(crate) fn uniform<X: Element>(&self, seed: u64, len: usize, scale: f32) -> Vec<X> {
+        self.data().uniform(seed, len, scale)
+    }
+
+    /// True if outputs are recorded and not compared.
+    pub(crate) fn is_recording(&self) -> bool {
+        matches!(self, Self::Cpu(cpu) if cpu.is_recording())
+    }
+
+    /// Records `outputs` and returns true, or returns false if they are compared. Every check calls it as soon as the outputs
+    /// are complete, and returns 0 without computing the reference if it returns true.
+    pub(crate) fn records(&self, outputs: impl FnOnce() -> Vec<Output>) -> bool {
+        match self {
+            Self::Cpu(cpu) if cpu.is_recording() => {
+                cpu.record(outputs());
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// [`within`]; 0 if nothing is computed.
     pub(crate) fn within<X: Element>(&self, what: &str, got: &[X], naive: &[X], exact: &[f64]) -> Result<f64, String> {
         self.compared(|| within(what, got, naive, exact))
@@ -287,8 +318,11 @@ pub(crate) fn on_any_runner(
     let result = match runner {
         Runner::Cpu(kind) => match Isa::new(*kind) {
             None => return Outcome::Skipped { reason: format!("this machine lacks {kind}") },
-            Some(isa) => Cpu::new(isa, 2).map_err(|error| error.to_string()).and_then(|cpu| check(&On::Cpu(&cpu))),
+            Some(isa) => Cpu::new(isa, 2)
+                .map_err(|error| error.to_string())
+                .and_then(|cpu| check(&On::Cpu(&CpuRunner::checking(&cpu)))),
         },
+        Runner::Recording(cpu) => check(&On::Cpu(cpu)),
         Runner::Gpu(gpu) => check(&On::Gpu(gpu)),
     };
     match result {

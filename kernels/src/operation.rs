@@ -34,7 +34,7 @@ pub struct Operation {
     pub cases: fn() -> Vec<Case>,
     /// What a case costs.
     pub cost: fn(&Case) -> Cost,
-    /// Runs a case on random inputs and compares its results with the f64 reference.
+    /// Runs a case on random inputs and compares its results with the f64 reference, or records them ([`crate::bits`]).
     pub check: fn(&Case, &Runner<'_>) -> Outcome,
     /// All specializations for an architecture. `kernels/listings` has their hashes and some of their texts.
     pub ptx: fn(Sm) -> Vec<Program>,

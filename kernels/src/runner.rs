@@ -1,4 +1,4 @@
-//! Runners of cases: CPU, simulator, hardware, and a dry run that collects the names of programs.
+//! Runners of cases: CPU, CPU that records outputs, simulator, hardware, and a dry run that collects the names of programs.
 //!
 //! A check of the table gets a [`Runner`] and launches through it. A recording simulator keeps every [`Launched`]: the
 //! program, its grid, what it cost, and memory before and after. A launch can be replayed with another text
@@ -7,13 +7,15 @@
 
 use crate::IsaKind;
 use crate::arguments::{Address, Arguments};
+use crate::bits::{Data, Output};
 use crate::case::{Name, Program, Target};
+use crate::pool::Cpu;
 use bytemuck::Pod;
 use ptx::{
     Launch, Sm,
     sim::{Approximation, Argument, Error, Memory, Metrics, Module, Options, Report, Touched},
 };
-use std::{cell::RefCell, collections::BTreeSet, fmt, rc::Rc};
+use std::{cell::RefCell, collections::BTreeSet, fmt, ops::Deref, rc::Rc};
 
 /// Device other than the simulator.
 pub trait Hardware {
@@ -34,6 +36,8 @@ pub trait Hardware {
 pub enum Runner<'a> {
     /// CPU with this instruction set and two threads.
     Cpu(IsaKind),
+    /// CPU whose outputs are recorded and not compared.
+    Recording(&'a CpuRunner<'a>),
     /// GPU programs.
     Gpu(GpuRunner<'a>),
 }
@@ -53,13 +57,19 @@ impl<'a> Runner<'a> {
     pub fn target(&self) -> Target {
         match self {
             Self::Cpu(isa) => Target::Cpu(*isa),
+            Self::Recording(cpu) => Target::Cpu(cpu.isa().kind()),
             Self::Gpu(gpu) => Target::Simulator(gpu.sm),
         }
     }
 
     /// True if cases that are too large for the tests run too.
     pub(crate) fn takes_large(&self) -> bool {
-        matches!(self, Self::Gpu(gpu) if gpu.takes_large)
+        self.records() || matches!(self, Self::Gpu(gpu) if gpu.takes_large)
+    }
+
+    /// True if outputs are recorded and not compared, without the cost of a reference.
+    pub(crate) fn records(&self) -> bool {
+        matches!(self, Self::Recording(_))
     }
 }
 
@@ -79,6 +89,61 @@ impl fmt::Display for Runner<'_> {
             Self::Gpu(GpuRunner { sm, backend: Backend::Hardware(_), .. }) => f.write_str(sm.name()),
             _ => self.target().fmt(f),
         }
+    }
+}
+
+/// Runner of a case on a CPU.
+pub struct CpuRunner<'a> {
+    cpu: &'a Cpu,
+    data: Data,
+    /// The outputs so far, if they are recorded.
+    outputs: Option<RefCell<Vec<Output>>>,
+}
+
+impl<'a> CpuRunner<'a> {
+    /// Outputs are compared.
+    pub(crate) fn checking(cpu: &'a Cpu) -> Self {
+        Self { cpu, data: Data::Uniform, outputs: None }
+    }
+
+    /// Outputs for inputs of `data` are recorded and not compared.
+    pub(crate) fn recording(cpu: &'a Cpu, data: Data) -> Self {
+        Self { cpu, data, outputs: Some(RefCell::default()) }
+    }
+
+    /// The recorded outputs.
+    pub(crate) fn into_outputs(self) -> Vec<Output> {
+        self.outputs.map(RefCell::into_inner).unwrap_or_default()
+    }
+
+    /// The CPU, where a deref does not apply: as an argument of a generic type.
+    pub(crate) fn cpu(&self) -> &'a Cpu {
+        self.cpu
+    }
+
+    /// Values of the inputs.
+    pub(crate) fn data(&self) -> Data {
+        self.data
+    }
+
+    /// True if outputs are recorded and not compared.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.outputs.is_some()
+    }
+
+    /// Adds to the recorded outputs.
+    pub(crate) fn record(&self, outputs: Vec<Output>) {
+        if let Some(all) = &self.outputs {
+            all.borrow_mut().extend(outputs);
+        }
+    }
+}
+
+/// The CPU, for calls of kernels.
+impl Deref for CpuRunner<'_> {
+    type Target = Cpu;
+    fn deref(&self) -> &Cpu {
+        self.cpu
     }
 }
 

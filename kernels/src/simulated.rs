@@ -12,7 +12,7 @@ fn with(gpu: GpuRunner<'_>, work: impl FnOnce(&Runner<'_>) -> Outcome) -> (Outco
     let outcome = work(&runner);
     match runner {
         Runner::Gpu(gpu) => (outcome, gpu),
-        Runner::Cpu(_) => unreachable!("the runner is of a GPU"),
+        Runner::Cpu(_) | Runner::Recording(_) => unreachable!("the runner is of a GPU"),
     }
 }
 

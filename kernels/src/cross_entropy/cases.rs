@@ -4,7 +4,8 @@ use super::cuda::{BackwardArgs, ForwardArgs, Rows, TableArgs};
 use super::reference::{equal, ranges};
 use super::{IGNORED, Projection, backward, forward, reference, rows_backward, rows_forward, scratch_len};
 use super::{sequences_backward, sequences_forward};
-use crate::check::{Guarded, On, greatest_error, on_runner, store, ulp, uniform, widen};
+use crate::bits::Output;
+use crate::check::{Guarded, On, greatest_error, on_runner, store, ulp, widen};
 use crate::num::philox::Stream;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
@@ -12,7 +13,7 @@ use crate::runner::{Device, GpuRunner, Runner};
 use crate::simd::{DType, Element};
 use half::bf16;
 use ptx::{Sm, sim::Approximation};
-use std::ops::Range;
+use std::{cell::LazyCell, ops::Range};
 
 /// Loss with its projection, of plain rows, and of sequences.
 pub const OPERATION: Operation = Operation { name: "cross_entropy", cases, cost, check, ptx };
@@ -76,7 +77,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
         let reason = "on a GPU the products are the product's kernels, and rows are rows";
         return Outcome::Skipped { reason: reason.to_string() };
     }
-    if let (Runner::Cpu(_), "rows_into_bf16") = (runner, case.variant.as_str()) {
+    if let (Runner::Cpu(_) | Runner::Recording(_), "rows_into_bf16") = (runner, case.variant.as_str()) {
         return Outcome::Skipped { reason: "gradients are stored as the logits are".to_string() };
     }
     on_runner(case, runner, |on| match (on, case.variant.as_str(), case.dtype) {
@@ -222,11 +223,11 @@ fn check_predictions(offsets: &[u32], predictions: &[u32], naive: &[f32], exact:
 }
 
 /// Checks losses, normalizers and predictions against references from the logits in both precisions.
-fn check_losses(
+fn check_losses<'a>(
     on: &On<'_>,
     offsets: &[u32],
     labels: &[u32],
-    logits: (&[f32], &[f64]),
+    logits: impl FnOnce() -> (&'a [f32], &'a [f64]),
     run: impl FnOnce(&mut [f32], &mut [f32], &mut [u32]) -> Result<(), String>,
 ) -> Result<f64, String> {
     let rows = labels.len();
@@ -234,6 +235,13 @@ fn check_losses(
     let mut predictions = vec![u32::MAX; rows];
     run(&mut losses, &mut norms, &mut predictions)?;
     losses.intact().and(norms.intact())?;
+    if on.records(|| {
+        let predictions = Output::of_u32("predictions", predictions.clone());
+        vec![Output::new("losses", &losses), Output::new("norms", &norms), predictions]
+    }) {
+        return Ok(0.0);
+    }
+    let logits = logits();
     check_predictions(offsets, &predictions, logits.0, logits.1)?;
     let naive = reference::rows_forward::<f32>(offsets, logits.0, labels);
     let exact = reference::rows_forward::<f64>(offsets, logits.1, labels);
@@ -249,7 +257,7 @@ fn check_losses(
 fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let offsets = offsets(case);
     let count = offsets[offsets.len() - 1] as usize;
-    let (mut logits, labels) = (uniform::<X>(1, count, 8.0), labels(&offsets));
+    let (mut logits, labels) = (on.uniform::<X>(1, count, 8.0), labels(&offsets));
     // The maximum is the last element of row 0, the one before it in row 1, and so on: every part of a row must be read.
     for (row, range) in ranges(&offsets).enumerate() {
         logits[range.end - 1 - row % range.len()] = X::from_f32(8.5);
@@ -257,22 +265,31 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let (plain, wide) = (widen::<f32, X>(&logits), widen::<f64, X>(&logits));
     let given = Given { case, offsets: &offsets, logits: &logits, labels: &labels };
     if case.pass == Pass::Forward {
+        let logits = || (&plain[..], &wide[..]);
         let with = |approximation| {
-            check_losses(on, &offsets, &labels, (&plain, &wide), |losses, norms, predictions| {
+            check_losses(on, &offsets, &labels, logits, |losses, norms, predictions| {
                 given.forward(on, approximation, (losses, norms, predictions))
             })
         };
         return on.approximations().iter().try_fold(0.0f64, |worst, how| Ok(worst.max(with(*how)?)));
     }
-    let (_, norms) = reference::rows_forward::<f32>(&offsets, &plain, &labels);
-    let dlosses = uniform::<f32>(2, labels.len(), 1.0);
-    let naive = reference::rows_backward::<f32>(&offsets, &plain, &labels, &norms, &dlosses);
-    let exact = reference::rows_backward::<f64>(&offsets, &wide, &labels, &widen(&norms), &widen(&dlosses));
+    let rows = labels.len();
+    let mut norms = vec![0.0; 2 * rows];
+    if on.is_recording() {
+        given.forward(on, Approximation::Exact, (&mut vec![0.0; rows], &mut norms, &mut vec![0; rows]))?;
+    } else {
+        norms = reference::rows_forward::<f32>(&offsets, &plain, &labels).1;
+    }
+    let dlosses = on.uniform::<f32>(2, rows, 1.0);
+    let expected = LazyCell::new(|| {
+        let naive = reference::rows_backward::<f32>(&offsets, &plain, &labels, &norms, &dlosses);
+        (naive, reference::rows_backward::<f64>(&offsets, &wide, &labels, &widen(&norms), &widen(&dlosses)))
+    });
     if let (On::Gpu(gpu), "rows_into_bf16") = (on, case.variant.as_str()) {
         return Approximation::ALL.into_iter().try_fold(0.0f64, |worst, how| {
             let mut dlogits = Guarded::<bf16>::poisoned(logits.len());
             given.simulate_backward(gpu, how, (&norms, &dlosses), &mut dlogits[..])?;
-            Ok(worst.max(on.within("dlogits", &dlogits, &store::<bf16>(&naive), &exact)?))
+            Ok(worst.max(on.within("dlogits", &dlogits, &store::<bf16>(&expected.0), &expected.1)?))
         });
     }
     on.approximations().iter().try_fold(0.0f64, |worst, how| {
@@ -285,42 +302,55 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
             On::Gpu(gpu) => given.simulate_backward(gpu, *how, (&norms, &dlosses), &mut dlogits[..])?,
         }
         dlogits.intact()?;
-        Ok(worst.max(on.within("dlogits", &dlogits, &store::<X>(&naive), &exact)?))
+        if on.records(|| vec![Output::new("dlogits", &dlogits)]) {
+            return Ok(0.0);
+        }
+        Ok(worst.max(on.within("dlogits", &dlogits, &store::<X>(&expected.0), &expected.1)?))
     })
 }
 
 fn check_projection<X: Element>(case: &Case, on: &On<'_>, cpu: &Cpu) -> Result<f64, String> {
     let (rows, width, classes) = (case.dim("M"), case.dim("E"), case.dim("V"));
-    let (hidden, weight) = (uniform::<X>(1, rows * width, 1.5), uniform::<X>(2, classes * width, 1.0));
+    let (hidden, weight) = (on.uniform::<X>(1, rows * width, 1.5), on.uniform::<X>(2, classes * width, 1.0));
     let offsets = equal(rows, classes);
-    let (bias, labels) = (uniform::<f32>(3, classes, 1.0), labels(&offsets));
+    let (bias, labels) = (on.uniform::<f32>(3, classes, 1.0), labels(&offsets));
     let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
     let mut scratch = Guarded::<f32>::poisoned(scratch_len(rows, width, classes));
     let mut kept = Guarded::<f32>::poisoned(rows * classes);
     let (h32, w32) = (widen::<f32, X>(&hidden), widen::<f32, X>(&weight));
     let (h64, w64, b64) = (widen::<f64, X>(&hidden), widen::<f64, X>(&weight), widen::<f64, f32>(&bias));
-    let z32 = reference::logits::<f32>(width, &h32, &w32, &bias);
-    let z64 = reference::logits::<f64>(width, &h64, &w64, &b64);
+    let z32 = LazyCell::new(|| reference::logits::<f32>(width, &h32, &w32, &bias));
+    let z64 = LazyCell::new(|| reference::logits::<f64>(width, &h64, &w64, &b64));
     if case.pass == Pass::Forward {
+        let logits = || (&z32[..], &z64[..]);
         let mut worst = 0.0f64;
         for keeps in [false, true] {
-            worst = worst.max(check_losses(on, &offsets, &labels, (&z32, &z64), |losses, norms, predictions| {
+            worst = worst.max(check_losses(on, &offsets, &labels, logits, |losses, norms, predictions| {
                 let kept = keeps.then_some(&mut kept[..]);
                 forward(cpu, &projection, losses, norms, predictions, kept, &mut scratch);
                 Ok(())
             })?);
         }
-        return scratch.intact().and(kept.intact()).map(|()| worst);
+        scratch.intact().and(kept.intact())?;
+        on.records(|| vec![Output::new("logits", &kept)]);
+        return Ok(worst);
     }
-    let (mut losses, mut predictions) = (vec![0.0; rows], vec![0; rows]);
-    forward(cpu, &projection, &mut losses, &mut vec![0.0; 2 * rows], &mut predictions, Some(&mut kept), &mut scratch);
-    let (_, norms) = reference::rows_forward::<f32>(&offsets, &z32, &labels);
-    let dlosses = uniform::<f32>(4, rows, 1.0);
-    let (before_w, before_b) = (uniform::<f32>(5, weight.len(), 0.1), uniform::<f32>(6, classes, 0.1));
+    let (mut losses, mut norms, mut predictions) = (vec![0.0; rows], vec![0.0; 2 * rows], vec![0; rows]);
+    forward(cpu, &projection, &mut losses, &mut norms, &mut predictions, Some(&mut kept), &mut scratch);
+    if !on.is_recording() {
+        norms = reference::rows_forward::<f32>(&offsets, &z32, &labels).1;
+    }
+    let dlosses = on.uniform::<f32>(4, rows, 1.0);
+    let (before_w, before_b) = (on.uniform::<f32>(5, weight.len(), 0.1), on.uniform::<f32>(6, classes, 0.1));
     let mut dhidden = Guarded::<X>::poisoned(hidden.len());
     let (mut dweight, mut dbias) = (Guarded::new(&before_w), Guarded::new(&before_b));
     backward(cpu, &projection, &norms, &kept, &dlosses, &mut dhidden, &mut dweight, &mut dbias, &mut scratch);
     kept.intact().and(dhidden.intact()).and(dweight.intact()).and(dbias.intact()).and(scratch.intact())?;
+    if on.records(|| {
+        vec![Output::new("dhidden", &dhidden), Output::new("dweight", &dweight), Output::new("dbias", &dbias)]
+    }) {
+        return Ok(0.0);
+    }
 
     let dz32 = reference::rows_backward::<f32>(&offsets, &z32, &labels, &norms, &dlosses);
     let dz64 = reference::rows_backward::<f64>(&offsets, &z64, &labels, &widen(&norms), &widen(&dlosses));

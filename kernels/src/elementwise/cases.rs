@@ -3,6 +3,7 @@
 use super::cuda::{Function, Map, MapArgs, Part, PartArgs, Transpose, TransposeArgs};
 use super::{Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, reference, scale, transpose};
 use super::{unary_backward, unary_forward};
+use crate::bits::{Data, Output};
 use crate::check::{Guarded, On, Real, greatest_error, on_runner, store, uniform, widen, within_error};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
@@ -88,7 +89,7 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
-    if let (Runner::Cpu(_), "repeat" | "part") = (runner, case.variant.as_str()) {
+    if let (Runner::Cpu(_) | Runner::Recording(_), "repeat" | "part") = (runner, case.variant.as_str()) {
         return Outcome::Skipped {
             reason: "the processor has no kernel for what the standard library does".to_string(),
         };
@@ -157,7 +158,8 @@ pub(super) fn operands<X: Element>(seed: u64, len: usize) -> Vec<X> {
 fn check_binary<X: Element>(case: &Case, which: (Binary, Broadcast), on: &On<'_>) -> Result<f64, String> {
     let (operation, broadcast) = which;
     let (rows, columns) = (case.dim("T"), case.dim("F"));
-    let (a, b) = (operands::<X>(1, rows * columns), operands::<X>(2, broadcast.len(rows, columns)));
+    let [a, b] = [(1, rows * columns), (2, broadcast.len(rows, columns))]
+        .map(|(seed, len)| on.data().alter(seed, operands::<X>(seed, len)));
     let mut y = Guarded::<X>::poisoned(a.len());
     match on {
         On::Cpu(cpu) => binary(cpu, operation, broadcast, columns, &a, &b, &mut y),
@@ -167,6 +169,9 @@ fn check_binary<X: Element>(case: &Case, which: (Binary, Broadcast), on: &On<'_>
         }
     }
     y.intact()?;
+    if on.records(|| vec![Output::new("y", &y)]) {
+        return Ok(0.0);
+    }
     let naive = store::<X>(&reference::binary::<f32>(operation, broadcast, columns, &widen(&a), &widen(&b)));
     let exact = reference::binary::<f64>(operation, broadcast, columns, &widen(&a), &widen(&b));
     if let Some(i) = (0..a.len()).find(|&i| y[i].to_f32() != naive[i].to_f32()) {
@@ -204,7 +209,7 @@ fn check_move<X: Element, Y: Element>(
     compute: impl Fn(&Cpu, &[X], &mut [Y]),
 ) -> Result<f64, String> {
     let shape = (case.dim("T"), case.dim("F"));
-    let (x, before) = (uniform::<X>(1, shape.0 * shape.1, 2.0), uniform::<Y>(2, shape.0 * shape.1, 2.0));
+    let (x, before) = (on.uniform::<X>(1, shape.0 * shape.1, 2.0), on.uniform::<Y>(2, shape.0 * shape.1, 2.0));
     let mut y = Guarded::<Y>::new(&before);
     let function = match case.variant.as_str() {
         "cast" => Some(Function::Cast),
@@ -230,6 +235,9 @@ fn check_move<X: Element, Y: Element>(
         }
     }
     y.intact()?;
+    if on.records(|| vec![Output::new("y", &y)]) {
+        return Ok(0.0);
+    }
     let naive = store::<Y>(&moved::<f32>(case, &widen(&x), &widen(&before)));
     on.within("y", &y, &naive, &moved::<f64>(case, &widen(&x), &widen(&before)))
 }
@@ -264,6 +272,15 @@ fn check_part<X: Element>(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, Strin
     Ok(0.0)
 }
 
+/// x and dy.
+fn unary_inputs<X: Element>(function: Unary, len: usize, data: Data) -> [Vec<X>; 2] {
+    let mut x = uniform::<X>(3, len, 6.0);
+    if function == Unary::Ln {
+        x.iter_mut().for_each(|x| *x = X::from_f32(x.to_f32().abs() + 0.01));
+    }
+    [data.alter(3, x), data.uniform(4, len, 2.0)]
+}
+
 /// Inputs, the operand kept for backward, and the results of both passes in both precisions.
 struct UnaryCase<X> {
     x: Vec<X>,
@@ -275,11 +292,7 @@ struct UnaryCase<X> {
 
 impl<X: Element> UnaryCase<X> {
     fn new(function: Unary, len: usize) -> Self {
-        let mut x = uniform::<X>(3, len, 6.0);
-        if function == Unary::Ln {
-            x.iter_mut().for_each(|x| *x = X::from_f32(x.to_f32().abs() + 0.01));
-        }
-        let dy = uniform::<X>(4, len, 2.0);
+        let [x, dy] = unary_inputs::<X>(function, len, Data::Uniform);
         let y: Vec<X> = x.iter().map(|x| X::from_f32(reference::unary(function, x.to_f32()))).collect();
         let kept = if function.keeps() == Keeps::Input { x.clone() } else { y.clone() };
         let slope = |kept: X| reference::unary_derivative(function, f64::from(kept.to_f32()));
@@ -292,7 +305,27 @@ impl<X: Element> UnaryCase<X> {
     }
 }
 
+/// Records y or dx; backward keeps the y of the CPU.
+fn record_unary<X: Element>(case: &Case, function: Unary, on: &On<'_>, cpu: &Cpu) -> Result<f64, String> {
+    let [x, dy] = unary_inputs::<X>(function, case.dim("T") * case.dim("F"), on.data());
+    let mut y = Guarded::<X>::poisoned(x.len());
+    unary_forward(cpu, function, &x, &mut y);
+    y.intact()?;
+    if case.pass == Pass::Forward {
+        on.records(|| vec![Output::new("y", &y)]);
+        return Ok(0.0);
+    }
+    let mut dx = Guarded::<X>::poisoned(x.len());
+    unary_backward(cpu, function, if function.keeps() == Keeps::Input { &x } else { &y }, &dy, &mut dx);
+    dx.intact()?;
+    on.records(|| vec![Output::new("dx", &dx)]);
+    Ok(0.0)
+}
+
 fn check_unary<X: Element>(case: &Case, function: Unary, on: &On<'_>) -> Result<f64, String> {
+    if let (On::Cpu(cpu), true) = (on, on.is_recording()) {
+        return record_unary::<X>(case, function, on, cpu);
+    }
     let which = case.pass as usize;
     // Naive error of a few thousand elements: the greatest error of few elements is a poor estimate.
     let sample = UnaryCase::<X>::new(function, 4096);

@@ -7,7 +7,8 @@ use super::{
 };
 use crate::{
     Cpu, DType, Element,
-    check::{Guarded, On, Real, greatest_error, on_any_runner, store, uniform, widen, within_error},
+    bits::{Data, Output},
+    check::{Guarded, On, Real, greatest_error, on_any_runner, store, widen, within_error},
     dropout::Dropout,
     operation::{Case, Cost, Operation, Outcome, Pass},
     runner::Runner,
@@ -145,7 +146,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
         return skipped("larger cases are timed, not checked");
     }
     match runner {
-        Runner::Cpu(_) if only_on_gpu => return skipped("only a GPU has this variant"),
+        Runner::Cpu(_) | Runner::Recording(_) if only_on_gpu => return skipped("only a GPU has this variant"),
         Runner::Gpu(gpu)
             if gpu.sm() == Sm::Sm90a && !only_on_gpu && !sm90_cases::has_program(&spec, case.dtype, kind) =>
         {
@@ -157,8 +158,8 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
         (On::Gpu(gpu), _) if only_on_gpu => variants::check(case, spec, kind, gpu),
         (On::Gpu(gpu), DType::F32) => Problem::<f32, f32>::new(spec, kind).check_simulated(gpu),
         (On::Gpu(gpu), DType::Bf16) => Problem::<bf16, bf16>::new(spec, kind).check_simulated(gpu),
-        (On::Cpu(cpu), DType::F32) => Problem::<f32, f32>::new(spec, kind).check(cpu),
-        (On::Cpu(cpu), DType::Bf16) => Problem::<bf16, bf16>::new(spec, kind).check(cpu),
+        (On::Cpu(cpu), DType::F32) => Problem::<f32, f32>::of(on.data(), spec, kind).check_or_record(on, cpu),
+        (On::Cpu(cpu), DType::Bf16) => Problem::<bf16, bf16>::of(on.data(), spec, kind).check_or_record(on, cpu),
     })
 }
 
@@ -175,8 +176,8 @@ pub(super) struct Problem<X, Y> {
 }
 
 /// `rows` rows of random elements with NaN between them.
-fn rows<X: Element>(seed: u64, rows: usize, columns: usize, leading: usize) -> Vec<X> {
-    let values = uniform::<X>(seed, rows * columns, 1.0);
+fn rows<X: Element>(data: Data, seed: u64, rows: usize, columns: usize, leading: usize) -> Vec<X> {
+    let values = data.uniform::<X>(seed, rows * columns, 1.0);
     let mut out = vec![X::from_f32(f32::NAN); super::span(rows, columns, leading)];
     for (i, row) in values.chunks_exact(columns.max(1)).enumerate() {
         out[i * leading..][..columns].copy_from_slice(row);
@@ -196,15 +197,19 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     pub(super) const DROPOUT: Dropout = Dropout { seed: 77, site: 5, rate: 0.3 };
 
     pub(super) fn new(spec: Gemm, kind: EpilogueKind) -> Self {
+        Self::of(Data::Uniform, spec, kind)
+    }
+
+    fn of(data: Data, spec: Gemm, kind: EpilogueKind) -> Self {
         let (ar, ac) = if spec.a == Layout::Normal { (spec.m, spec.k) } else { (spec.k, spec.m) };
         let (br, bc) = if spec.b == Layout::Normal { (spec.k, spec.n) } else { (spec.n, spec.k) };
         Self {
             spec,
             kind,
-            a: rows(1, ar, ac, spec.lda),
-            b: rows(2, br, bc, spec.ldb),
-            bias: uniform(3, spec.n, 1.0),
-            matrix: rows(4, spec.m, spec.n, spec.ldc),
+            a: rows(data, 1, ar, ac, spec.lda),
+            b: rows(data, 2, br, bc, spec.ldb),
+            bias: data.uniform(3, spec.n, 1.0),
+            matrix: rows(data, 4, spec.m, spec.n, spec.ldc),
         }
     }
 
@@ -260,6 +265,24 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             worst = worst.max(within_error("pre", &dense(pre, m, n, ldc), naive.1, &exact.1)?);
         }
         Ok(worst)
+    }
+
+    /// [`check`](Self::check), or records C and the saved pre-activation, without gaps, with B plain and packed.
+    fn check_or_record(&self, on: &On<'_>, cpu: &Cpu) -> Result<f64, String> {
+        if !on.is_recording() {
+            return self.check(cpu);
+        }
+        let Gemm { m, n, k, b, ldb, ldc, .. } = self.spec;
+        let mut packed = PackedB::new(cpu.isa(), k, n);
+        packed.pack(cpu, b, ldb, &self.b);
+        for packed in [None, Some(&packed)] {
+            let (c, pre) = self.compute(cpu, packed);
+            c.intact().and(pre.intact())?;
+            let saved = self.kind.saves_pre().then_some(("pre", &pre));
+            let outputs = [("c", &c)].into_iter().chain(saved);
+            on.records(|| outputs.map(|(name, x)| Output::new(name, &dense(x, m, n, ldc))).collect());
+        }
+        Ok(0.0)
     }
 
     /// Checks the kernel against the error bound, with B plain and packed; returns the error over the bound.

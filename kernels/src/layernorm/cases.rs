@@ -5,6 +5,7 @@ use super::{
     cuda::{BackwardArgs, ForwardArgs, LayerNorm},
     forward, reference,
 };
+use crate::bits::{Data, Output};
 use crate::check::{Guarded, On, on_runner, store, uniform, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
@@ -80,8 +81,8 @@ fn cost(case: &Case) -> Cost {
 
 fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     on_runner(case, runner, |on| match (on, case.dtype) {
-        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, on, *cpu),
-        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, on, *cpu),
+        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, on, cpu.cpu()),
+        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, on, cpu.cpu()),
         (On::Gpu(gpu), DType::F32) => check_of::<f32>(case, on, *gpu),
         (On::Gpu(gpu), DType::Bf16) => check_of::<bf16>(case, on, *gpu),
     })
@@ -200,15 +201,16 @@ fn spec(case: &Case) -> Spec {
 }
 
 /// Rows whose mean is not small compared with their deviation, like those of activations.
-fn activations<X: Element>(seed: u64, spec: &Spec) -> Vec<X> {
+fn activations<X: Element>(data: Data, seed: u64, spec: &Spec) -> Vec<X> {
     let deviations = uniform::<f32>(seed, spec.rows * spec.columns, 2.0);
-    deviations.into_iter().enumerate().map(|(i, x)| X::from_f32(x + (i / spec.columns) as f32 % 5.0)).collect()
+    let shifted = |(i, x)| X::from_f32(x + (i / spec.columns) as f32 % 5.0);
+    data.alter(seed, deviations.into_iter().enumerate().map(shifted).collect())
 }
 
 fn check_forward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> Result<f64, String> {
     let spec = spec(case);
-    let (x, r) = (activations::<X>(1, &spec), activations::<X>(2, &spec));
-    let (gain, bias) = (uniform::<f32>(3, spec.columns, 1.5), uniform::<f32>(4, spec.columns, 1.0));
+    let (x, r) = (activations::<X>(on.data(), 1, &spec), activations::<X>(on.data(), 2, &spec));
+    let (gain, bias) = (on.uniform::<f32>(3, spec.columns, 1.5), on.uniform::<f32>(4, spec.columns, 1.0));
     let mut y = Guarded::<X>::poisoned(x.len());
     let mut s = Guarded::<X>::poisoned(x.len());
     let mut stats = Guarded::<f32>::poisoned(2 * spec.rows);
@@ -217,6 +219,12 @@ fn check_forward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> R
     let (y_out, stats_out) = (&mut y[..], &mut stats[..]);
     by.forward(&spec, Forward { x: &x, residual, gain: &gain, bias: &bias, s: kept, y: y_out, stats: stats_out })?;
     (y.intact().and(s.intact())).and(stats.intact())?;
+    if on.records(|| {
+        let sum = fused(case, "sum").then(|| Output::new("s", &s));
+        [Output::new("y", &y), Output::new("stats", &stats)].into_iter().chain(sum).collect()
+    }) {
+        return Ok(0.0);
+    }
 
     let sum: Vec<X> = match residual {
         Some(r) => x.iter().zip(r).map(|(x, r)| X::from_f32(x.to_f32() + r.to_f32())).collect(),
@@ -234,8 +242,8 @@ fn check_forward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> R
 
 fn check_backward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> Result<f64, String> {
     let spec = spec(case);
-    let (s, dy) = (activations::<X>(5, &spec), activations::<X>(6, &spec));
-    let (gain, before) = (uniform::<f32>(7, spec.columns, 1.5), uniform::<f32>(8, spec.columns, 1.0));
+    let (s, dy) = (activations::<X>(on.data(), 5, &spec), activations::<X>(on.data(), 6, &spec));
+    let (gain, before) = (on.uniform::<f32>(7, spec.columns, 1.5), on.uniform::<f32>(8, spec.columns, 1.0));
     let bias = vec![0.0; spec.columns];
     let stats = store::<f32>(&reference::forward::<f32>(&spec, &widen(&s), &gain, &bias).stats);
     let mut ds = Guarded::<X>::poisoned(s.len());
@@ -251,6 +259,9 @@ fn check_backward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> 
     };
     by.backward(&spec, operands)?;
     ds.intact().and(dgain.intact()).and(dbias.intact())?;
+    if on.records(|| vec![Output::new("ds", &ds), Output::new("dgain", &dgain), Output::new("dbias", &dbias)]) {
+        return Ok(0.0);
+    }
 
     let naive = reference::backward::<f32>(&spec, &widen(&s), &stats, &gain, &widen(&dy));
     let exact = reference::backward::<f64>(&spec, &widen(&s), &widen(&stats), &widen(&gain), &widen(&dy));

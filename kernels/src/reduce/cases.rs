@@ -3,7 +3,8 @@
 use super::cuda::{AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs};
 use super::{column_sums, column_sums_scratch_len, reference, row_sums, sum, sum_of_squares};
 use crate::arguments::Address;
-use crate::check::{Guarded, On, on_runner, uniform, widen};
+use crate::bits::Output;
+use crate::check::{Guarded, On, on_runner, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
 use crate::runner::{Device, GpuRunner, Runner};
@@ -77,8 +78,8 @@ fn cost(case: &Case) -> Cost {
 
 fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     on_runner(case, runner, |on| match (on, case.dtype) {
-        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, on, *cpu),
-        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, on, *cpu),
+        (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, on, cpu.cpu()),
+        (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, on, cpu.cpu()),
         (On::Gpu(gpu), DType::F32) => check_of::<f32>(case, on, *gpu),
         (On::Gpu(gpu), DType::Bf16) => check_of::<bf16>(case, on, *gpu),
     })
@@ -181,18 +182,24 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>, by: &impl Reduce) -> Result<f6
             check_total::<X>(on, rows * columns, &|x| by.total(Term::Square, x), naive, exact)
         }
         "rows" => {
-            let x = uniform::<X>(7, rows * columns, 3.0);
+            let x = on.uniform::<X>(7, rows * columns, 3.0);
             let mut out = Guarded::<f32>::poisoned(rows);
             by.row_sums(columns, &x, &mut out)?;
             out.intact()?;
+            if on.records(|| vec![Output::new("row sums", &out)]) {
+                return Ok(0.0);
+            }
             let naive = reference::row_sums::<f32>(columns, &widen(&x));
             on.within("row sums", &out, &naive, &reference::row_sums(columns, &widen(&x)))
         }
         _ => {
-            let (x, before) = (uniform::<X>(7, rows * columns, 3.0), uniform::<f32>(8, columns, 1.0));
+            let (x, before) = (on.uniform::<X>(7, rows * columns, 3.0), on.uniform::<f32>(8, columns, 1.0));
             let mut out = Guarded::new(&before);
             by.column_sums(rows, columns, &x, &mut out)?;
             out.intact()?;
+            if on.records(|| vec![Output::new("column sums", &out)]) {
+                return Ok(0.0);
+            }
             let naive = reference::column_sums::<f32>(columns, &widen(&x), &before);
             let exact = reference::column_sums::<f64>(columns, &widen(&x), &widen(&before));
             on.within("column sums", &out, &naive, &exact)
@@ -208,8 +215,14 @@ fn check_total<X: Element>(
     naive: fn(&[f32]) -> f32,
     exact: fn(&[f64]) -> f64,
 ) -> Result<f64, String> {
-    let draws: Vec<Vec<X>> = (0..24).map(|seed| uniform(seed, len, 3.0)).collect();
-    let got = draws.iter().map(|x| total(x).map(|total| total as f32)).collect::<Result<Vec<f32>, _>>()?;
+    // Recorded totals are f64, of which a few are enough.
+    let count = if on.is_recording() { 3 } else { 24 };
+    let draws: Vec<Vec<X>> = (0..count).map(|seed| on.uniform(seed, len, 3.0)).collect();
+    let got = draws.iter().map(|x| total(x)).collect::<Result<Vec<f64>, _>>()?;
+    if on.records(|| vec![Output::of_f64("total", &got)]) {
+        return Ok(0.0);
+    }
+    let got: Vec<f32> = got.into_iter().map(|total| total as f32).collect();
     let naive: Vec<f32> = draws.iter().map(|x| naive(&widen(x))).collect();
     let exact: Vec<f64> = draws.iter().map(|x| exact(&widen(x))).collect();
     on.within("total", &got, &naive, &exact)

@@ -43,7 +43,7 @@ fn the_cases_reach_every_specialization() {
 #[test]
 fn the_cost_counts_the_bytes_that_the_kernel_touches() {
     fn touched<X: Element>(case: &Case) -> u64 {
-        let problem = Problem::<X>::new(case);
+        let problem = Problem::<X>::new(case, Data::Uniform);
         let Some(launch) = problem.kernel.launch(problem.rows, problem.columns) else { return 0 };
         let (mut memory, arguments, _) = problem.set_up();
         launch_on(&problem, launch, &arguments, &mut memory, Approximation::Exact).expect("the kernel runs");
@@ -58,7 +58,7 @@ fn the_cost_counts_the_bytes_that_the_kernel_touches() {
 
 #[test]
 fn every_grid_gives_the_same_bits() {
-    let problem = Problem::<bf16>::new(&case(Pass::Forward, DType::Bf16, "bias_tanh_pre", 11, 24));
+    let problem = Problem::<bf16>::new(&case(Pass::Forward, DType::Bf16, "bias_tanh_pre", 11, 24), Data::Uniform);
     let launch = problem.kernel.launch(11, 24).expect("the case is not empty");
     let outputs = [1, 2, 3, 11, 40].map(|rows_of_blocks| {
         let launch = Launch { grid: [launch.grid[0], rows_of_blocks, 1], ..launch };
@@ -73,7 +73,7 @@ fn every_grid_gives_the_same_bits() {
 
 #[test]
 fn backward_works_in_place() {
-    let problem = Problem::<f32>::new(&case(Pass::Backward, DType::F32, "erf", 3, 12));
+    let problem = Problem::<f32>::new(&case(Pass::Backward, DType::F32, "erf", 3, 12), Data::Uniform);
     let apart = problem.simulate(&simulator(), Approximation::Exact).expect("the kernel runs");
     let launch = problem.kernel.launch(3, 12).expect("the case is not empty");
     let (mut memory, mut arguments, _) = problem.set_up();
@@ -86,7 +86,7 @@ fn backward_works_in_place() {
 #[test]
 fn rows_past_the_matrix_are_reported() {
     for (pass, variant) in [(Pass::Forward, "bias_relu"), (Pass::Backward, "relu")] {
-        let problem = Problem::<f32>::new(&case(pass, DType::F32, variant, 4, 16));
+        let problem = Problem::<f32>::new(&case(pass, DType::F32, variant, 4, 16), Data::Uniform);
         let launch = problem.kernel.launch(4, 16).expect("the case is not empty");
         let (mut memory, mut arguments, _) = problem.set_up();
         let rows = arguments.len() - 2;
@@ -102,7 +102,7 @@ fn rows_past_the_matrix_are_reported() {
 #[test]
 fn the_tanh_form_keeps_its_relative_accuracy_in_the_negative_tail() {
     fn holds<X: Element>() {
-        let mut problem = Problem::<X>::new(&case(Pass::Forward, X::DTYPE, "bias_tanh", 1, 96));
+        let mut problem = Problem::<X>::new(&case(Pass::Forward, X::DTYPE, "bias_tanh", 1, 96), Data::Uniform);
         problem.x = (0..96).map(|i| X::from_f32(-0.09 * i as f32 - 0.05)).collect();
         problem.bias = problem.bias.map(|bias| vec![0.0; bias.len()]);
         for approximation in Approximation::ALL {
@@ -131,7 +131,7 @@ fn outputs_far_from_zero_are_the_limits() {
     fn holds<X: Element>(kernel: BiasActivation) {
         let far = [20.0, 100.0, 1e4, 1e10, 1e18].map(|x| [x, -x]).concat();
         let case = case(kernel.pass, kernel.dtype, &kernel.variant(), 1, far.len());
-        let mut problem = Problem::<X>::new(&case);
+        let mut problem = Problem::<X>::new(&case, Data::Uniform);
         problem.x = far.iter().map(|x| X::from_f32(*x)).collect();
         problem.bias = problem.bias.map(|bias| vec![0.0; bias.len()]);
         problem.dy.fill(X::from_f32(1.0));
@@ -162,7 +162,7 @@ fn the_kernel_has_its_golden_values() {
     let tanh = [-0.003637392, -0.158808009, -0.154285990, 0.345714010, 0.841191991, 1.954597694, 2.996362608];
     let erf = [-0.004049694, -0.158655254, -0.154268769, 0.345731231, 0.841344746, 1.954499736, 2.995950306];
     for (variant, golden) in [("bias_tanh", tanh), ("bias_erf", erf)] {
-        let mut problem = Problem::<f32>::new(&case(Pass::Forward, DType::F32, variant, 1, 7));
+        let mut problem = Problem::<f32>::new(&case(Pass::Forward, DType::F32, variant, 1, 7), Data::Uniform);
         (problem.x, problem.bias) = (x.to_vec(), Some(vec![0.0; 7]));
         let y = problem.simulate(&simulator(), Approximation::Exact).expect("the kernel runs");
         for (y, golden) in y[0].iter().zip(golden) {
@@ -255,7 +255,7 @@ fn every_mutant_of_the_kernels_is_rejected() {
         (Pass::Backward, "erf"),
         (Pass::Backward, "relu"),
     ] {
-        let problem = Problem::<f32>::new(&case(pass, DType::F32, variant, 3, 516));
+        let problem = Problem::<f32>::new(&case(pass, DType::F32, variant, 3, 516), Data::Uniform);
         let (wanted, naive) = (problem.wanted(), problem.naive_errors());
         let listing = problem.kernel.program(Sm::Sm80).listing;
         assert!(!problem.rejects(&listing, &wanted, &naive), "{variant} itself must pass");
