@@ -87,14 +87,14 @@ impl MaskFiller {
 
     fn best(&self, logits: &[f32], top: usize) -> Vec<Candidate> {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
+        let sum: f64 = logits.iter().map(|&x| libm::exp(f64::from(x - max))).sum();
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();
         // Ties are broken by id, so that the result does not depend on the sort.
         order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
         let candidate = |id: u32| Candidate {
             id,
             piece: self.tokenizer.piece(id).to_owned(),
-            probability: f64::from(logits[id as usize] - max).exp() / sum,
+            probability: libm::exp(f64::from(logits[id as usize] - max)) / sum,
         };
         order.into_iter().take(top).map(candidate).collect()
     }

@@ -26,6 +26,7 @@
 //! * [`mod@pretrain`], [`mod@finetune`], [`train`], [`report`]: training; [`mod@ablate`]: the paper's tables.
 //!
 //! Programs to start from are in `examples/`.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]
 

@@ -36,6 +36,7 @@
 //!
 //! `examples/`: a small net, the same loop written out, an operation of another crate with its gradient check.
 //! `docs/engine.md` explains storage, tape and the memory plan.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 mod communicator;
 pub mod device;

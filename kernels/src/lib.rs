@@ -1,9 +1,13 @@
 //! Arithmetic and hardware: slices in, slices out; PTX text out. No tensors, no driver, no files.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 pub mod activation;
 pub mod arguments;
 pub mod attention;
+pub mod bits;
 mod case;
+// References: their last bits matter to nobody.
+#[allow(clippy::disallowed_methods)]
 pub mod check;
 pub mod cross_entropy;
 pub mod dropout;

@@ -28,7 +28,7 @@ impl Cell {
         let n = values.len() as f64;
         let mean = (!values.is_empty()).then(|| values.iter().sum::<f64>() / n);
         let deviation = mean.filter(|_| values.len() > 1).map(|mean| {
-            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+            let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
             (squares / (n - 1.0)).sqrt()
         });
         Self { values, mean, deviation }

@@ -39,8 +39,11 @@ pub struct StateHeader {
 }
 
 impl StateHeader {
-    /// The version that this program writes and reads.
-    pub const VERSION: u32 = 1;
+    /// The version that this program writes. It reads earlier ones, too.
+    ///
+    /// 2: sums have the same order on every instruction set, and logarithms and powers come from `libm`, so a run that
+    /// continues a state of version 1 has other bits from there on than version 1 would have given it.
+    pub const VERSION: u32 = 2;
 }
 
 /// A group of tensors of a state: the name before the slash, and the tensors in order.
@@ -71,6 +74,18 @@ pub struct LoadedState {
 }
 
 impl LoadedState {
+    /// A message, if an earlier version of the program wrote the state.
+    pub fn earlier_version(&self) -> Option<String> {
+        let (written, now) = (self.header.version, StateHeader::VERSION);
+        (written < now).then(|| {
+            format!(
+                "{} is a state of version {written}, this program has version {now}, which rounds some sums differently: \
+                 the run continues, but no single version reproduces all of it",
+                self.path.display()
+            )
+        })
+    }
+
     /// Reads `group/name` into `out`.
     ///
     /// # Errors
@@ -227,9 +242,9 @@ fn open(path: &Path, step: u64) -> Result<(Safetensors, StateHeader), Checkpoint
         file.metadata().get("state").cloned().ok_or_else(|| wrong("it holds tensors but no training state".into()))?;
     let header: StateHeader =
         serde_json::from_str(&text).map_err(|error| wrong(format!("its training state cannot be read: {error}")))?;
-    if header.version != StateHeader::VERSION || header.step != step {
+    if !(1..=StateHeader::VERSION).contains(&header.version) || header.step != step {
         return Err(wrong(format!(
-            "it is version {} at step {}, expected version {} at step {step}",
+            "it is version {} at step {}, expected version 1 to {} at step {step}",
             header.version,
             header.step,
             StateHeader::VERSION

@@ -161,7 +161,7 @@ impl Unigram {
             }
         }
         let total: u64 = counts.iter().sum();
-        Self { nats: counts.iter().map(|&count| (total as f64 / count as f64).ln()).collect() }
+        Self { nats: counts.iter().map(|&count| libm::log(total as f64 / count as f64)).collect() }
     }
 
     /// -ln p of `piece`.

@@ -90,7 +90,7 @@ impl Pairs {
         let mut class = |right: u32, p: &[f32]| {
             self.classes.push((right, greatest(p) as u32));
             // A probability that underflowed to 0 counts as the smallest normal f32.
-            self.loss.add(-f64::from(p[right as usize].max(f32::MIN_POSITIVE)).ln(), 1);
+            self.loss.add(-libm::log(f64::from(p[right as usize].max(f32::MIN_POSITIVE))), 1);
         };
         match (gold, prediction) {
             (Gold::Class(right), Prediction::Class(p)) => class(*right, p),
@@ -102,7 +102,7 @@ impl Pairs {
             (Gold::Number(right), Prediction::Number(number)) => {
                 let (right, number) = (f64::from(*right), f64::from(*number));
                 self.numbers.push((right, number));
-                self.loss.add((right - number).powi(2), 1);
+                self.loss.add((right - number) * (right - number), 1);
             }
             _ => unreachable!("predictions and examples belong to the same problem"),
         }
@@ -306,7 +306,7 @@ const FEWEST: u64 = 8;
 fn variance(values: &[f64]) -> f64 {
     let n = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / n;
-    values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n
+    values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / n
 }
 
 /// Training loss of the constant answer named by [`baseline`], see the module.
@@ -315,12 +315,12 @@ pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
     let (mut options, mut numbers) = (Mean::default(), Vec::new());
     for feature in features {
         match (&feature.target, &feature.content) {
-            (Target::Class(_), Content::Options { options: list, .. }) => options.add((list.len() as f64).ln(), 1),
+            (Target::Class(_), Content::Options { options: list, .. }) => options.add(libm::log(list.len() as f64), 1),
             (Target::Class(Some(class)), _) => counts[*class as usize] += 1,
             (Target::Words { tags, .. }, _) => tags.iter().for_each(|&tag| counts[tag as usize] += 1),
             (Target::Number(Some(number)), _) => numbers.push(f64::from(*number)),
             // The mean of two uniform guesses, of the start and the end token.
-            (Target::Span { .. }, content) => options.add((content.tokens() as f64).ln(), 1),
+            (Target::Span { .. }, content) => options.add(libm::log(content.tokens() as f64), 1),
             (Target::Class(None) | Target::Number(None), _) => {}
         }
     }
@@ -330,7 +330,7 @@ pub fn chance(problem: &Problem, features: &[Feature]) -> f64 {
         _ => {
             let total = counts.iter().sum::<u64>().max(1) as f64;
             let shares = counts.iter().filter(|&&count| count > 0).map(|&count| count as f64 / total);
-            shares.map(|p| -p * p.ln()).sum()
+            shares.map(|p| -p * libm::log(p)).sum()
         }
     }
 }

@@ -47,13 +47,13 @@ pub(super) fn greatest(values: &[f32]) -> usize {
 
 fn softmax(scores: &[f32]) -> Vec<f32> {
     let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f64> = scores.iter().map(|&z| f64::from(z - highest).exp()).collect();
+    let powers: Vec<f64> = scores.iter().map(|&z| libm::exp(f64::from(z - highest))).collect();
     let sum: f64 = powers.iter().sum();
     powers.into_iter().map(|power| (power / sum) as f32).collect()
 }
 
 fn sigmoid(z: f32) -> f32 {
-    (1.0 / (1.0 + (-f64::from(z)).exp())) as f32
+    (1.0 / (1.0 + libm::exp(-f64::from(z)))) as f32
 }
 
 /// Labels with a probability of at least one half.

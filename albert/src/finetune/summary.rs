@@ -96,7 +96,7 @@ impl Spread {
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
         let mean = values.iter().sum::<f64>() / n as f64;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
         Self {
             name: name.to_owned(),
             median: (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,

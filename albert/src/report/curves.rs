@@ -146,10 +146,10 @@ fn draw_legend(
 /// Label of the y axis, with as many digits as distinguish neighboring labels in `low..high`.
 fn tick(value: f64, low: f64, high: f64) -> String {
     // The axis has at most ten steps of 1, 2 or 5 times a power of ten.
-    let power = ((high - low) / 11.0).log10().floor();
+    let power = libm::log10((high - low) / 11.0).floor();
     let largest = low.abs().max(high.abs());
     if largest < 0.01 {
-        let digits = (largest.log10().floor() - power).clamp(0.0, 15.0) as usize;
+        let digits = (libm::log10(largest).floor() - power).clamp(0.0, 15.0) as usize;
         return if value.abs() < 1e-3 * (high - low) { "0".to_owned() } else { format!("{value:.digits$e}") };
     }
     let digits = (-power).clamp(0.0, 15.0) as usize;

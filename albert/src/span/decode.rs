@@ -191,7 +191,7 @@ fn share(candidates: &mut [Candidate]) {
     let Some(most) = candidates.first().map(|best| best.score) else { return };
     let mut sum = 0.0;
     for candidate in &mut *candidates {
-        candidate.probability = (candidate.score - most).exp();
+        candidate.probability = libm::exp(candidate.score - most);
         sum += candidate.probability;
     }
     candidates.iter_mut().for_each(|candidate| candidate.probability /= sum);
@@ -227,6 +227,6 @@ pub fn log_softmax(logits: &[f32], is_hidden: &[bool]) -> Vec<f64> {
         .map(|(&logit, &is_hidden)| if is_hidden { f64::NEG_INFINITY } else { f64::from(logit) })
         .collect();
     let most = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let log_sum = seen.iter().map(|logit| (logit - most).exp()).sum::<f64>().ln();
+    let log_sum = libm::log(seen.iter().map(|logit| libm::exp(logit - most)).sum());
     seen.iter().map(|logit| logit - most - log_sum).collect()
 }

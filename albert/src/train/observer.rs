@@ -23,8 +23,8 @@ pub struct Started<'a, D> {
     pub damaged: &'a [String],
     /// Settings of a new run that may be unintended.
     pub warnings: &'a [String],
-    /// Message about metrics records that a resumed run lost or cut off.
-    pub note: Option<&'a str>,
+    /// Messages about a resumed run: metrics records that are lost or cut off, a state of an earlier version.
+    pub notes: &'a [String],
     /// Checkpoint from which the run continues.
     pub resumed_from: Option<&'a Path>,
     /// Details of the objective.

@@ -171,11 +171,13 @@ impl<O: RunObjective> Run<O> {
             Record::Evaluation(record) => Some(record),
             Record::Train(_) => None,
         });
-        run.report_start(state.as_ref(), note.as_deref(), observer);
+        let notes: Vec<String> =
+            state.as_ref().and_then(LoadedState::earlier_version).into_iter().chain(note).collect();
+        run.report_start(state.as_ref(), &notes, observer);
         Ok(run)
     }
 
-    fn report_start(&self, state: Option<&LoadedState>, note: Option<&str>, observer: &mut dyn Observer<O>) {
+    fn report_start(&self, state: Option<&LoadedState>, notes: &[String], observer: &mut dyn Observer<O>) {
         let about = self.trainer.objective.about();
         observer.started(&Started {
             parameters: self.trainer.params().len(),
@@ -184,7 +186,7 @@ impl<O: RunObjective> Run<O> {
             memory: self.trainer.memory(),
             damaged: state.map_or(&[], |state| &state.damaged),
             warnings: if state.is_none() { &about.warnings } else { &[] },
-            note,
+            notes,
             resumed_from: state.map(|state| state.path.as_path()),
             details: &about.details,
         });

@@ -59,6 +59,7 @@
 //! |--------------------------------------------------------------------|---------|
 //! | our `tokenizer.json`, a `spiece.model`, a file converted from one  | text    |
 //! | third-party `tokenizer.json` and `vocab.txt`, `transformers`       | special |
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]
 

@@ -273,7 +273,7 @@ pub(super) fn tell_start<D>(started: &Started<'_, D>) {
     for warning in started.warnings {
         tell!("warning: {warning}");
     }
-    if let Some(note) = started.note {
+    for note in started.notes {
         tell!("note: {note}");
     }
     if let Some(path) = started.resumed_from {

@@ -86,7 +86,7 @@ impl Schedule {
             _ => {
                 let start = if decay == Decay::Released { 0 } else { warmup };
                 let done = (step - start) as f64 / (steps - start) as f64;
-                (peak - end) * (1.0 - done).powf(power) + end
+                (peak - end) * libm::pow(1.0 - done, power) + end
             }
         }
     }

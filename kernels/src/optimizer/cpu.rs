@@ -1,7 +1,7 @@
 //! LAMB and AdamW with SIMD.
 #![allow(unsafe_code)]
 
-use super::{AdamConfig, Segment, Step};
+use super::{AdamConfig, Segment, Step, corrections};
 use crate::pool::Cpu;
 use crate::rows::{RowOutputs, Rows};
 use crate::rowwise::{Columns, sweep};
@@ -150,12 +150,7 @@ struct Direction {
 
 impl Direction {
     fn new(hyper: &AdamConfig, step: &Step) -> Self {
-        let correction = |beta: f64| {
-            assert!(step.number > 0, "optimizer: steps are counted from 1");
-            (1.0 / (1.0 - beta.powf(step.number as f64))) as f32
-        };
-        let [correct_m, correct_v] =
-            if hyper.bias_correction { [hyper.beta1, hyper.beta2].map(correction) } else { [1.0; 2] };
+        let [correct_m, correct_v] = corrections(hyper, step);
         Self {
             gradient_scale: step.gradient_scale,
             beta1: hyper.beta1 as f32,

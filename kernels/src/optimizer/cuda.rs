@@ -25,7 +25,7 @@
 //! Bound by memory: AdamW 7 elements of 4 bytes and one of 2 a parameter, LAMB 10 and one. Sums of squares: 16 elements in
 //! f32 a thread, f64 beyond, in a fixed order. Limits: fewer than 2³² parameters.
 
-use super::{AdamConfig, Segment, Step};
+use super::{AdamConfig, Segment, Step, corrections};
 use crate::{
     arguments::{Address as DeviceAddress, Load, all, arguments},
     operation::{Name, Program},
@@ -69,11 +69,8 @@ impl Blocks {
 
 /// Values of a step in device memory: learning rate, gradient scale, corrections of m and v.
 pub fn step_values(hyper: &AdamConfig, step: &Step) -> [f32; 4] {
-    let correction = |beta: f64| match hyper.bias_correction {
-        true => (1.0 / (1.0 - beta.powf(step.number as f64))) as f32,
-        false => 1.0,
-    };
-    [step.learning_rate, step.gradient_scale, correction(hyper.beta1), correction(hyper.beta2)]
+    let [correct_m, correct_v] = corrections(hyper, step);
+    [step.learning_rate, step.gradient_scale, correct_m, correct_v]
 }
 
 /// Specialization of the optimizers' kernels.

@@ -80,6 +80,18 @@ pub struct Step {
     pub gradient_scale: f32,
 }
 
+/// Bias corrections of m and v, 1 / (1 - β^number); 1 without `bias_correction`.
+///
+/// # Panics
+/// If they are wanted and the step's number is 0.
+pub(crate) fn corrections(hyper: &AdamConfig, step: &Step) -> [f32; 2] {
+    if !hyper.bias_correction {
+        return [1.0; 2];
+    }
+    assert!(step.number > 0, "optimizer: steps are counted from 1");
+    [hyper.beta1, hyper.beta2].map(|beta| (1.0 / (1.0 - libm::pow(beta, step.number as f64))) as f32)
+}
+
 /// Factor that limits gradients of global norm `norm` to `limit`: 1 / max(norm / limit, 1). NaN for a NaN norm, so that
 /// the error stays visible; 1 for an infinite limit.
 ///

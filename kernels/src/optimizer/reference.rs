@@ -29,7 +29,7 @@ pub fn step<R: Real>(
     let of = |x: f32| R::of(f64::from(x));
     let (zero, one) = (R::of(0.0), R::of(1.0));
     let correction = |beta: f64| {
-        let power = beta.powi(i32::try_from(step.number).expect("a small step"));
+        let power = (0..step.number).fold(1.0, |power, _| power * beta);
         if hyper.bias_correction { R::of(1.0 / (1.0 - power)) } else { one }
     };
     let (correct_m, correct_v) = (correction(hyper.beta1), correction(hyper.beta2));

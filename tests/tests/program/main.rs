@@ -4,6 +4,7 @@
 mod bad_input;
 mod bench;
 mod convert;
+mod earlier_version;
 mod embed;
 mod finetune;
 mod forward;

@@ -113,7 +113,7 @@ pub(super) struct Listener<'s> {
     saved: Vec<u64>,
     damaged: Vec<String>,
     warnings: Vec<String>,
-    note: Option<String>,
+    notes: Vec<String>,
     first_step: u64,
 }
 
@@ -121,7 +121,7 @@ impl Observer<Pretraining> for Listener<'_> {
     fn started(&mut self, started: &Started<'_, PretrainDetails>) {
         self.damaged = started.damaged.to_vec();
         self.warnings = started.warnings.to_vec();
-        self.note = started.note.map(str::to_owned);
+        self.notes = started.notes.to_vec();
         self.first_step = started.step;
     }
     fn stepped(&mut self, report: &StepReport<PretrainFigures>) {

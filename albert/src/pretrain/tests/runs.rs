@@ -127,7 +127,7 @@ fn a_finished_run_evaluates_its_end_once_however_often_it_is_resumed() {
     assert_eq!(at_end(&metrics), 1, "{metrics}");
     for _ in 0..2 {
         let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
-        assert_eq!((heard.evaluations.len(), heard.saved.len(), heard.note), (0, 0, None));
+        assert_eq!((heard.evaluations.len(), heard.saved.len(), heard.notes), (0, 0, Vec::new()));
         assert_eq!(std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap(), metrics);
     }
     // Killed after the record of the last evaluation and before the checkpoint that counts it.
@@ -135,7 +135,7 @@ fn a_finished_run_evaluates_its_end_once_however_often_it_is_resumed() {
     std::fs::remove_file(checkpoints.path(14)).unwrap();
     let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
     assert_eq!(heard.first_step, 7);
-    assert!(heard.note.as_ref().is_some_and(|note| note.contains("cut off after step 7: ")), "{:?}", heard.note);
+    assert!(heard.notes.concat().contains("cut off after step 7: "), "{:?}", heard.notes);
     assert_same(&whole, &folder, "killed at its end");
     // A record that the checkpoint does not count on, of a program that saved before it evaluated.
     let last = metrics.lines().last().unwrap();
@@ -162,7 +162,7 @@ fn metrics_that_lack_what_the_checkpoint_counts_on_are_an_error() {
     assert_eq!(std::fs::read(&metrics).unwrap(), zeroed, "nothing is touched");
     std::fs::write(&metrics, [&whole[..], &[0; 300]].concat()).unwrap();
     let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
-    let note = heard.note.unwrap();
+    let note = heard.notes.concat();
     assert!(note.contains("300 bytes that are not a record") && heard.warnings.is_empty(), "{note}");
 }
 

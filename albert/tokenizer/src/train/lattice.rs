@@ -177,8 +177,10 @@ impl Lattices {
     pub(super) fn expected_counts(&self, pieces: &Pieces) -> (Vec<f64>, f64) {
         let unknown = pieces.lowest_score() - UNKNOWN_PENALTY;
         let logs = Weights { pieces: pieces.scores.clone(), unknown };
-        let probabilities =
-            Weights { pieces: pieces.scores.par_iter().map(|score| score.exp()).collect(), unknown: unknown.exp() };
+        let probabilities = Weights {
+            pieces: pieces.scores.par_iter().map(|&score| libm::exp(score)).collect(),
+            unknown: libm::exp(unknown),
+        };
         let one = |chunk: &Chunk| {
             let mut sums = ForwardBackward { expected: vec![0.0; pieces.len()], ..Default::default() };
             for lattice in chunk.lattices() {
@@ -302,7 +304,7 @@ impl ForwardBackward {
             }
             beta[p] = sum;
         }
-        self.log_likelihood += lattice.count * total.ln();
+        self.log_likelihood += lattice.count * libm::log(total);
         true
     }
 
@@ -330,7 +332,7 @@ impl ForwardBackward {
             for edge in lattice.edges(p) {
                 let onward = logs.pieces[edge.piece()] + beta[p + edge.len()];
                 beta[p] = log_add(beta[p], onward);
-                self.expected[edge.piece()] += lattice.count * (alpha[p] + onward - total).exp();
+                self.expected[edge.piece()] += lattice.count * libm::exp(alpha[p] + onward - total);
                 covered |= edge.len() == 1;
             }
             if !covered {
@@ -344,5 +346,5 @@ impl ForwardBackward {
 /// ln(e^a + e^b).
 fn log_add(a: f64, b: f64) -> f64 {
     let (low, high) = if a < b { (a, b) } else { (b, a) };
-    if low == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }
+    if low == f64::NEG_INFINITY { high } else { high + libm::log1p(libm::exp(low - high)) }
 }

@@ -303,7 +303,7 @@ fn digamma(mut x: f64) -> f64 {
     }
     let y = x - 0.5;
     let s = 1.0 / (y * y);
-    result + y.ln() + s * (1.0 / 24.0 + s * (-7.0 / 960.0 + s * (31.0 / 8064.0 - s * 127.0 / 30720.0)))
+    result + libm::log(y) + s * (1.0 / 24.0 + s * (-7.0 / 960.0 + s * (31.0 / 8064.0 - s * 127.0 / 30720.0)))
 }
 
 /// The nearest negative multiple of 2⁻¹³. Sums of such scores are exact in f64, so equal segmentations are equal in every

@@ -43,9 +43,9 @@ pub(super) fn choose(pieces: &Pieces, lattices: &Lattices, most: usize) -> Vec<b
                 Alternative::None => Fate::Keep,
                 Alternative::Better => Fate::Drop,
                 Alternative::Pieces(parts) => {
-                    let logarithm = counts[id].ln() - total.ln();
-                    let log_total = (total + counts[id] * (parts.len() as f64 - 1.0)).ln();
-                    let instead: f64 = parts.iter().map(|&part| (counts[part] + counts[id]).ln() - log_total).sum();
+                    let logarithm = libm::log(counts[id]) - libm::log(total);
+                    let log_total = libm::log(total + counts[id] * (parts.len() as f64 - 1.0));
+                    let instead: f64 = parts.iter().map(|&part| libm::log(counts[part] + counts[id]) - log_total).sum();
                     Fate::Loss(counts[id] * (logarithm - instead))
                 }
             }

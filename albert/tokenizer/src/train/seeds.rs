@@ -56,7 +56,7 @@ pub(super) fn find(corpus: &Corpus, config: &TrainerConfig) -> Pieces {
     let total: u64 = all.iter().map(|(_, score)| score).sum();
     let mut pieces = Pieces::default();
     for (text, score) in all {
-        pieces.push(text, (score as f64).ln() - (total as f64).ln());
+        pieces.push(text, libm::log(score as f64) - libm::log(total as f64));
     }
     pieces
 }

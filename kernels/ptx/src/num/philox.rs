@@ -91,8 +91,8 @@ impl Stream {
 
     /// A standard normal number (Box-Muller, f64 inside).
     pub fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.next_f64()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.next_f64()).cos()
+        let radius = (-2.0 * libm::log(1.0 - self.next_f64())).sqrt();
+        radius * libm::cos(std::f64::consts::TAU * self.next_f64())
     }
 
     /// Shuffles `items` (Fisher-Yates).
