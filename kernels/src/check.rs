@@ -13,10 +13,9 @@
 //! Outputs start as NaN ([`Guarded::poisoned`]), so that elements without a write fail; bands of marked elements around
 //! them detect writes out of bounds.
 
-use crate::bits::{Data, Output};
 use crate::case::{Case, Outcome};
-use crate::num::philox::Stream;
 use crate::pool::Cpu;
+use crate::recorded::{Data, Output};
 use crate::runner::{CpuRunner, GpuRunner, Runner};
 use crate::simd::{DType, Element, Isa};
 use ptx::Sm;
@@ -86,8 +85,7 @@ real!(f32);
 
 /// `len` uniform random elements in [-scale, scale), determined by the seed, rounded to storage.
 pub fn uniform<X: Element>(seed: u64, len: usize, scale: f32) -> Vec<X> {
-    let mut stream = Stream::new(seed, [0x6368_6563, 0, 0]);
-    (0..len).map(|_| X::from_f32(scale * (2.0 * stream.next_f32() - 1.0))).collect()
+    Data::Uniform.uniform(seed, len, scale)
 }
 
 /// Widens elements to `R` exactly.

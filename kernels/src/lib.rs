@@ -24,6 +24,7 @@ pub mod operation;
 pub mod optimizer;
 pub mod pool;
 pub mod predicted;
+mod recorded;
 pub mod reduce;
 mod register_tile;
 pub mod roofline;

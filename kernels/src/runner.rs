@@ -7,9 +7,9 @@
 
 use crate::IsaKind;
 use crate::arguments::{Address, Arguments};
-use crate::bits::{Data, Output};
 use crate::case::{Name, Program, Target};
 use crate::pool::Cpu;
+use crate::recorded::{Data, Output};
 use bytemuck::Pod;
 use ptx::{
     Launch, Sm,

@@ -4,10 +4,10 @@
 use super::cuda::cases::{Simulation, programs};
 use super::cuda::sm90::HopperFlash;
 use super::{Attention, Gradients, backward, backward_scratch_len, forward, reference};
-use crate::bits::Output;
 use crate::check::{Guarded, On, on_any_runner, on_runner, store, uniform, widen, within};
 use crate::dropout::Dropout;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass};
+use crate::recorded::Output;
 use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
 use half::{bf16, f16};

@@ -5,9 +5,9 @@ use super::{
     cuda::{Apply, ApplyArgs},
     reference,
 };
-use crate::bits::Output;
 use crate::check::{Guarded, On, on_runner, store, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
+use crate::recorded::Output;
 use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
 use half::bf16;

@@ -3,10 +3,10 @@
 use super::cuda::{Function, Map, MapArgs, Part, PartArgs, Transpose, TransposeArgs};
 use super::{Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, reference, scale, transpose};
 use super::{unary_backward, unary_forward};
-use crate::bits::{Data, Output};
 use crate::check::{Guarded, On, Real, greatest_error, on_runner, store, uniform, widen, within_error};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
+use crate::recorded::{Data, Output};
 use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
 use half::bf16;

@@ -2,10 +2,10 @@
 
 use super::cuda::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs};
 use super::{Lookup, backward, backward_scratch_len, forward, reference};
-use crate::bits::Output;
 use crate::check::{Guarded, On, on_runner, store, uniform, widen};
 use crate::num::philox::Stream;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
+use crate::recorded::Output;
 use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};
 use half::bf16;

@@ -5,10 +5,10 @@ use super::{
     cuda::{BackwardArgs, ForwardArgs, LayerNorm},
     forward, reference,
 };
-use crate::bits::{Data, Output};
 use crate::check::{Guarded, On, on_runner, store, uniform, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
+use crate::recorded::{Data, Output};
 use crate::reduce::simulate_column_sums;
 use crate::runner::{GpuRunner, Runner};
 use crate::simd::{DType, Element};

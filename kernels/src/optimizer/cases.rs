@@ -2,9 +2,9 @@
 
 use super::cuda::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update, step_values};
 use super::{AdamConfig, Segment, Step, adamw, lamb, lamb_scratch_len, reference};
-use crate::bits::Output;
 use crate::check::{Guarded, On, on_runner, uniform, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
+use crate::recorded::Output;
 use crate::runner::{GpuRunner, Runner};
 use crate::simd::DType;
 use half::bf16;

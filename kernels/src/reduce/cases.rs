@@ -3,10 +3,10 @@
 use super::cuda::{AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs};
 use super::{column_sums, column_sums_scratch_len, reference, row_sums, sum, sum_of_squares};
 use crate::arguments::Address;
-use crate::bits::Output;
 use crate::check::{Guarded, On, on_runner, widen};
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
+use crate::recorded::Output;
 use crate::runner::{Device, GpuRunner, Runner};
 use crate::simd::{DType, Element};
 use half::bf16;
