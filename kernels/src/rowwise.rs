@@ -211,7 +211,7 @@ fn each_vector<
     let vectors = vectors::<S>(SUMS);
     let (group, block) = (vectors * S::LANES, block::<S>(SUMS));
     let identity = simd.splat(C::IDENTITY);
-    // Four vectors of accumulators for each of the `vectors` steps of a block.
+    // Four vectors of accumulators for each of the `vectors` steps of a block; the others are not used.
     let mut wide = [[[identity; WIDTH]; SUMS]; MAX_LANES];
     let mut c = 0;
     while len - c >= block {
@@ -252,9 +252,9 @@ fn each_vector<
         c += group;
     }
     if c < len {
+        let first = len.saturating_sub(group);
         for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
-            let whole = len >= group;
-            let start = if whole { len - group } else { 0 } + v * S::LANES;
+            let start = first + v * S::LANES;
             // SAFETY: as above; vectors that end at the row's end or before are within `len`.
             unsafe {
                 if start + S::LANES <= c || start >= len {
