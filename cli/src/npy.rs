@@ -57,7 +57,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The string at the start of `text`, and what follows it.
+/// Splits `text` into the quoted string at its start, without quotes, and the rest.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|quote| matches!(quote, '\'' | '"'))?;
     text[1..].split_once(quote)

@@ -43,7 +43,7 @@ mod tests {
     /// Maximum operations of a case that runs on all data; larger cases run on uniform data.
     const MOST_FLOPS_OF_ALL_DATA: u64 = 2_000_000;
 
-    /// Maximum operations of a case that runs without the instruction for multiply-adds, tens of times as slow.
+    /// Maximum operations of a case that runs without the instruction for multiply-adds, where each is a call.
     const MOST_FLOPS_WITHOUT_FMA: u64 = 30_000;
 
     /// First difference between outputs of a case.

@@ -6,7 +6,7 @@ pub mod arguments;
 pub mod attention;
 pub mod bits;
 mod case;
-// References: their last bits matter to nobody.
+// Functions of the references: tolerances cover their last bits.
 #[allow(clippy::disallowed_methods)]
 pub mod check;
 pub mod cross_entropy;

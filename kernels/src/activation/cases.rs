@@ -9,9 +9,9 @@ use super::{
 use crate::{
     Cpu, DType, Element,
     arguments::{Address, Arguments},
-    bits::{Data, Output},
     check::{On, greatest_error, on_any_runner, store, widen, within_error},
     operation::{Case, Cost, Operation, Outcome, Pass, Program},
+    recorded::{Data, Output},
     runner::{GpuRunner, Runner},
 };
 use half::bf16;

@@ -5,7 +5,7 @@ use half::bf16;
 
 /// Token of plain Rust arithmetic, `FMA`: with the instruction for fused multiply-adds.
 ///
-/// Without it a multiply-add is a library call with the same result, tens of times as slow: for processors before 2013.
+/// Without it a multiply-add is a library call with the same result: for processors before 2013.
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar<const FMA: bool>(());
 

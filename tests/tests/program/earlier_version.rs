@@ -1,4 +1,4 @@
-//! What version 1 wrote (before sums had one order on every instruction set) is still read: `tests/golden/version-1` has a
+//! Files of version 1 (before sums had one order on every instruction set) are readable: `tests/golden/version-1` has a
 //! tokenizer, data, and a run of 8 steps that ended after 4.
 
 use albert_tests::program::{albert, finish};
