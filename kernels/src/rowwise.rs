@@ -143,14 +143,17 @@ fn lines<X>(p: *const X, columns: usize) -> impl Iterator<Item = *const u8> {
 
 /// Vectors of a group: 16 columns if there are sums, else one vector.
 #[inline(always)]
-const fn vectors<S: Simd>(sums: usize) -> usize {
+const fn group_vectors<S: Simd>(sums: usize) -> usize {
     if sums == 0 { 1 } else { MAX_LANES / S::LANES }
 }
+
+/// Maximum vectors of a group, with at least four lanes each.
+const MAX_VECTORS: usize = MAX_LANES / 4;
 
 /// Columns of one iteration of the loop over a row.
 #[inline(always)]
 const fn block<S: Simd>(sums: usize) -> usize {
-    vectors::<S>(sums) * WIDTH * S::LANES
+    group_vectors::<S>(sums) * WIDTH * S::LANES
 }
 
 /// [`sweep`] that updates streams of the storage type, without prefetching.
@@ -208,11 +211,16 @@ fn each_vector<
     for y in &y {
         assert!(y.len() >= len);
     }
-    let vectors = vectors::<S>(SUMS);
+    // What a constant block excludes is not even compiled: that halves the time to compile this crate.
+    if const { S::LANES == 1 } {
+        // SAFETY: no stream is shorter than `len`.
+        return unsafe { each_column(simd, len, columns, ahead, &x, &p, &mut u, &mut y) };
+    }
+    let vectors = const { group_vectors::<S>(SUMS) };
     let (group, block) = (vectors * S::LANES, block::<S>(SUMS));
     let identity = simd.splat(C::IDENTITY);
-    // Four vectors of accumulators for each of the `vectors` steps of a block; the others are not used.
-    let mut wide = [[[identity; WIDTH]; SUMS]; MAX_LANES];
+    // Four vectors of accumulators for each of the `vectors` steps of a block.
+    let mut wide = [[[identity; WIDTH]; SUMS]; MAX_VECTORS];
     let mut c = 0;
     while len - c >= block {
         ahead(c);
@@ -225,22 +233,18 @@ fn each_vector<
         }
         // Constant indices keep the accumulators in registers.
         step!(0);
-        if vectors > 1 {
+        if const { group_vectors::<S>(SUMS) > 1 } {
             step!(1);
         }
-        if vectors > 2 {
+        if const { group_vectors::<S>(SUMS) > 2 } {
             step!(2);
             step!(3);
-        }
-        #[allow(clippy::needless_range_loop)]
-        for step in 4..vectors {
-            step!(step);
         }
         c += block;
     }
     // Vector v of quarter q of the 64 accumulators.
     let accumulator = |k: usize, q: usize, v: usize| wide[(q * vectors + v) / WIDTH][k][(q * vectors + v) % WIDTH];
-    let mut sums = [[identity; SUMS]; MAX_LANES];
+    let mut sums = [[identity; SUMS]; MAX_VECTORS];
     for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
         *sums = from_fn(|k| accumulator(k, 0, v));
     }
@@ -261,7 +265,7 @@ fn each_vector<
                     continue;
                 } else if start < c {
                     overlapping(simd, columns, &x, &p, &mut u, &mut y, start, c, sums);
-                } else if start + S::LANES <= len {
+                } else if const { group_vectors::<S>(SUMS) > 1 } && start + S::LANES <= len {
                     full(simd, columns, &x, &p, &mut u, &mut y, start, sums);
                 } else {
                     partial(simd, columns, &x, &p, &mut u, &mut y, start..len, sums);
@@ -270,6 +274,9 @@ fn each_vector<
         }
     }
     let mut totals = [0.0; SUMS];
+    if const { SUMS == 0 } {
+        return totals;
+    }
     for (k, total) in totals.iter_mut().enumerate() {
         let mut lanes = [identity; MAX_LANES];
         for (v, lanes) in lanes.iter_mut().enumerate().take(vectors) {
@@ -279,6 +286,57 @@ fn each_vector<
         *total = reduce_sixteen::<S>(lanes, |a, b| C::combine(simd, a, b), |a| C::fold(simd, a));
     }
     totals
+}
+
+/// [`each_vector`] for vectors of one lane.
+///
+/// # Safety
+/// Every stream has at least `len` elements.
+#[inline(always)]
+unsafe fn each_column<
+    S: Simd,
+    X: Element,
+    U: Element,
+    C: Columns<NX, NP, NU, NY, SUMS>,
+    const NX: usize,
+    const NP: usize,
+    const NU: usize,
+    const NY: usize,
+    const SUMS: usize,
+>(
+    simd: S,
+    len: usize,
+    columns: &C,
+    ahead: impl Fn(usize),
+    x: &[&[X]; NX],
+    p: &[&[f32]; NP],
+    u: &mut [&mut [U]; NU],
+    y: &mut [&mut [X]; NY],
+) -> [f32; SUMS] {
+    const BLOCK: usize = WIDTH * MAX_LANES;
+    let mut sums = [[simd.splat(C::IDENTITY); SUMS]; BLOCK];
+    let (blocks, groups) = (len - len % BLOCK, len - len % MAX_LANES);
+    for c in 0..len {
+        if c % block::<S>(SUMS) == 0 {
+            ahead(c);
+        }
+        let accumulator = match c {
+            c if c < blocks => c % BLOCK,
+            c if c < groups => c % MAX_LANES,
+            // The last columns are added to the last of 16 accumulators, if there are that many columns.
+            c if groups > 0 => c + MAX_LANES - len,
+            c => c,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { full(simd, columns, x, p, u, y, c, &mut sums[accumulator]) };
+    }
+    from_fn(|k| {
+        let lane = |i: usize| {
+            let pair = |i: usize| C::combine(simd, sums[i][k], sums[i + MAX_LANES][k]);
+            C::combine(simd, pair(i), pair(i + 2 * MAX_LANES))
+        };
+        reduce_sixteen::<S>(from_fn(lane), |a, b| C::combine(simd, a, b), |a| C::fold(simd, a))
+    })
 }
 
 /// One full vector of columns from `c` on.
