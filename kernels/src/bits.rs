@@ -2,11 +2,14 @@
 //!
 //! Every instruction set and every number of threads computes the same bits, also from subnormal, huge and non-finite data:
 //! [`outputs`] runs a case of the table without its reference, which takes far longer than a kernel. No function of the
-//! system's C library computes an input.
+//! system's C library computes an input. [`compare`] runs all cases and compares CPUs with each other and with the bits that
+//! are recorded in `kernels/bits.txt`.
 
+use crate::int8::{self, DotKind};
 use crate::operation::{Case, Operation, Outcome};
 use crate::pool::Cpu;
 use crate::runner::{CpuRunner, Runner};
+use crate::simd::Isa;
 
 pub use crate::recorded::{Data, Output};
 
@@ -28,137 +31,187 @@ pub fn outputs(operation: &Operation, case: &Case, cpu: &Cpu, data: Data) -> Res
     }
 }
 
+/// A line for each operation and each of [`Data`]: their names, and [`check_word`] of each case that runs.
+static RECORDED: &str = include_str!("../bits.txt");
+
+/// Maximum operations of a case, for the time of [`compare`].
+const MOST_FLOPS: u64 = 300_000_000;
+
+/// Maximum operations of a case that runs on all data; larger cases run on uniform data.
+const MOST_FLOPS_OF_ALL_DATA: u64 = 2_000_000;
+
+/// Maximum operations of a case on a CPU without the instruction for multiply-adds, where each is a call.
+const MOST_FLOPS_WITHOUT_FMA: u64 = 30_000;
+
+/// Result of [`compare`].
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// Cases that ran.
+    pub cases: usize,
+    /// Outputs of the first CPU, for all cases and data.
+    pub outputs: usize,
+    /// Outputs that have a NaN.
+    pub with_nan: usize,
+    /// Cases that cannot run on a CPU.
+    pub skipped: usize,
+    /// Each difference: operation, case, data, and the first differing element or the recorded bits.
+    pub differences: Vec<String>,
+    /// Lines of the operation for `kernels/bits.txt`, from the first CPU.
+    pub lines: String,
+}
+
+/// Runs the cases of an operation on all data, and compares their bits between the CPUs and with the recorded ones.
+///
+/// 8-bit layers with seven bits of activations (AVX2 without VNNI) are compared with each other only.
+///
+/// # Panics
+/// If `cpus` is empty, or a kernel writes outside its outputs.
+pub fn compare(operation: &Operation, cpus: &[Cpu]) -> Comparison {
+    let mut comparison = Comparison::default();
+    let cases: Vec<Case> = (operation.cases)()
+        .into_iter()
+        .filter(|case| (operation.cost)(case).flops <= MOST_FLOPS)
+        .filter(|case| {
+            let runs = outputs(operation, case, cpus.last().expect("a CPU to run on"), Data::Uniform).is_ok();
+            comparison.skipped += usize::from(!runs);
+            runs
+        })
+        .collect();
+    comparison.cases = cases.len();
+    for data in Data::ALL {
+        let mut recorded = recorded(operation.name, data);
+        let mut line = format!("{} {data}", operation.name);
+        for case in &cases {
+            if data == Data::Uniform || (operation.cost)(case).flops <= MOST_FLOPS_OF_ALL_DATA {
+                let word = compare_case(operation, case, cpus, data, recorded.next(), &mut comparison);
+                line.push_str(&format!(" {word}"));
+            }
+        }
+        if recorded.next().is_some() {
+            comparison.differences.push(format!("{} {data}: kernels/bits.txt has more cases", operation.name));
+        }
+        comparison.lines.push_str(&line);
+        comparison.lines.push('\n');
+    }
+    comparison
+}
+
+/// The recorded words of an operation's cases on `data`.
+fn recorded(operation: &str, data: Data) -> impl Iterator<Item = &'static str> {
+    let mut lines = RECORDED.lines().map(str::split_whitespace);
+    let line = lines.find(|line| {
+        let mut words = line.clone();
+        words.next() == Some(operation) && words.next() == Some(data.name())
+    });
+    line.into_iter().flatten().skip(2)
+}
+
+/// Compares a case, and returns the word of the first CPU.
+fn compare_case(
+    operation: &Operation,
+    case: &Case,
+    cpus: &[Cpu],
+    data: Data,
+    recorded: Option<&str>,
+    comparison: &mut Comparison,
+) -> String {
+    // The 8-bit layer quantizes to as many levels as the dot product's instructions allow.
+    let levels = |cpu: &Cpu| match operation.name == int8::OPERATION.name {
+        true => DotKind::of(cpu.isa().kind()).levels(),
+        false => DotKind::Scalar.levels(),
+    };
+    let name = operation.name;
+    let small = (operation.cost)(case).flops <= MOST_FLOPS_WITHOUT_FMA;
+    let mut firsts: Vec<(&Cpu, Vec<Output>)> = Vec::new();
+    for cpu in cpus.iter().filter(|cpu| small || !matches!(cpu.isa(), Isa::Scalar(_))) {
+        let outputs = outputs(operation, case, cpu, data).expect("the case runs on every CPU");
+        assert!(!outputs.is_empty(), "{name} {case} records nothing");
+        let Some((before, first)) = firsts.iter().find(|(other, _)| levels(other) == levels(cpu)) else {
+            firsts.push((cpu, outputs));
+            continue;
+        };
+        if let Some(difference) = difference(first, &outputs) {
+            let place = |cpu: &Cpu| format!("{:?} with {} threads", cpu.isa(), cpu.threads());
+            let (before, cpu) = (place(before), place(cpu));
+            comparison.differences.push(format!("{name} {case}, {data}, {before}, {cpu}: {difference}"));
+        }
+    }
+    let Some((cpu, outputs)) = firsts.first() else {
+        return recorded.unwrap_or("none").to_owned();
+    };
+    comparison.outputs += outputs.len();
+    let has_nan = |output: &&Output| output.bits.contains(&f32::NAN.to_bits());
+    comparison.with_nan += outputs.iter().filter(has_nan).count();
+    let word = check_word(outputs);
+    if levels(cpu) == DotKind::Scalar.levels() && recorded != Some(&word) {
+        let recorded = recorded.unwrap_or("nothing");
+        comparison.differences.push(format!("{name} {case}, {data}: bits {word}, recorded {recorded}"));
+    }
+    word
+}
+
+/// 16 bits of a hash of a case's outputs in hexadecimal digits.
+fn check_word(outputs: &[Output]) -> String {
+    let join = |hash: u64, output: &Output| (hash.rotate_left(5) ^ output.hash()).wrapping_mul(0x0100_0000_01b3);
+    format!("{:04x}", outputs.iter().fold(0, join) >> 48)
+}
+
+/// First difference between outputs of the same case or run; `None` if all bits are equal.
+pub fn difference(first: &[Output], other: &[Output]) -> Option<String> {
+    let names = |outputs: &[Output]| outputs.iter().map(|o| (o.name.clone(), o.bits.len())).collect::<Vec<_>>();
+    if names(first) != names(other) {
+        return Some(format!("outputs {:?} and {:?}", names(first), names(other)));
+    }
+    first.iter().zip(other).find_map(|(a, b)| {
+        let differing = a.bits.iter().zip(&b.bits).filter(|(a, b)| a != b).count();
+        let i = (0..a.bits.len()).find(|&i| a.bits[i] != b.bits[i])?;
+        let [x, y] = [a, b].map(|output| output.bits[i]);
+        let [fx, fy] = [x, y].map(f32::from_bits);
+        let (name, len) = (&a.name, a.bits.len());
+        Some(format!("{name}[{i}]: {fx:e} ({x:08x}) and {fy:e} ({y:08x}); {differing} of {len} words differ"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OPERATIONS;
     use crate::check;
-    use crate::int8::DotKind;
-    use crate::simd::{Isa, Scalar};
-    use crate::{OPERATIONS, int8};
-    use std::fmt::Write;
+    use crate::simd::Scalar;
 
-    /// Maximum operations of a case, for the time of the test.
-    const MOST_FLOPS: u64 = 300_000_000;
-
-    /// Maximum operations of a case that runs on all data; larger cases run on uniform data.
-    const MOST_FLOPS_OF_ALL_DATA: u64 = 2_000_000;
-
-    /// Maximum operations of a case that runs without the instruction for multiply-adds, where each is a call.
-    const MOST_FLOPS_WITHOUT_FMA: u64 = 30_000;
-
-    /// First difference between outputs of a case.
-    fn difference(first: &[Output], other: &[Output]) -> Option<String> {
-        let names = |outputs: &[Output]| outputs.iter().map(|o| (o.name.clone(), o.bits.len())).collect::<Vec<_>>();
-        if names(first) != names(other) {
-            return Some(format!("outputs {:?} and {:?}", names(first), names(other)));
-        }
-        first.iter().zip(other).find_map(|(a, b)| {
-            let differing = a.bits.iter().zip(&b.bits).filter(|(a, b)| a != b).count();
-            let i = (0..a.bits.len()).find(|&i| a.bits[i] != b.bits[i])?;
-            let [x, y] = [a, b].map(|output| output.bits[i]);
-            let [fx, fy] = [x, y].map(f32::from_bits);
-            let (name, len) = (&a.name, a.bits.len());
-            Some(format!("{name}[{i}]: {fx:e} ({x:08x}) and {fy:e} ({y:08x}); {differing} of {len} words differ"))
-        })
-    }
-
-    /// Comparison of the cases of an operation.
-    #[derive(Default)]
-    struct Compared {
-        cases: usize,
-        outputs: usize,
-        /// Outputs that have a NaN.
-        with_nan: usize,
-        /// Cases that cannot run on a CPU.
-        skipped: usize,
-        differences: Vec<String>,
-        /// Hash of the outputs of all cases, of each data.
-        hashes: [u64; Data::ALL.len()],
-    }
-
-    /// Hash of hashes, which depends on their order.
-    fn join(hash: u64, next: u64) -> u64 {
-        (hash.rotate_left(5) ^ next).wrapping_mul(0x0100_0000_01b3)
-    }
-
-    /// Compares the outputs of an operation on all data between the CPUs, and on `slow` for the smallest cases.
-    fn compare(operation: &Operation, cpus: &[Cpu], slow: &Cpu) -> Compared {
-        let mut compared = Compared::default();
-        // The 8-bit layer quantizes to as many levels as the dot product's instructions allow.
-        let levels = |cpu: &Cpu| match operation.name == int8::OPERATION.name {
-            true => DotKind::of(cpu.isa().kind()).levels(),
-            false => 0.0,
-        };
-        for case in (operation.cases)() {
-            let flops = (operation.cost)(&case).flops;
-            if flops > MOST_FLOPS {
-                continue;
-            }
-            let fastest = cpus.last().expect("every machine has Scalar");
-            if outputs(operation, &case, fastest, Data::Uniform).is_err() {
-                compared.skipped += 1;
-                continue;
-            }
-            compared.cases += 1;
-            let data_of_case = if flops > MOST_FLOPS_OF_ALL_DATA { 1 } else { Data::ALL.len() };
-            for (data, hash) in Data::ALL.into_iter().zip(&mut compared.hashes).take(data_of_case) {
-                let mut firsts: Vec<(&Cpu, Vec<Output>)> = Vec::new();
-                for cpu in cpus.iter().chain((flops <= MOST_FLOPS_WITHOUT_FMA).then_some(slow)) {
-                    let outputs = outputs(operation, &case, cpu, data).expect("the case runs on every CPU");
-                    assert!(!outputs.is_empty(), "{} {case} records nothing", operation.name);
-                    let Some((before, first)) = firsts.iter().find(|(other, _)| levels(other) == levels(cpu)) else {
-                        if firsts.is_empty() {
-                            *hash = outputs.iter().fold(*hash, |hash, output| join(hash, output.hash()));
-                        }
-                        let has_nan = |output: &&Output| output.bits.contains(&f32::NAN.to_bits());
-                        compared.outputs += outputs.len();
-                        compared.with_nan += outputs.iter().filter(has_nan).count();
-                        firsts.push((cpu, outputs));
-                        continue;
-                    };
-                    if let Some(difference) = difference(first, &outputs) {
-                        let place = |cpu: &Cpu| format!("{:?} with {} threads", cpu.isa(), cpu.threads());
-                        let (name, before, cpu) = (operation.name, place(before), place(cpu));
-                        compared.differences.push(format!("{name} {case}, {data}, {before}, {cpu}: {difference}"));
-                    }
-                }
-            }
-        }
-        compared
+    /// Comparison of all operations on all instruction sets, with one thread and two.
+    fn compare_all() -> Vec<(&'static Operation, Comparison)> {
+        let new = |isa, threads| Cpu::new(isa, threads).expect("threads for a test");
+        let mut cpus: Vec<Cpu> =
+            Isa::testable().into_iter().flat_map(|isa| [1, 2].map(|threads| new(isa, threads))).collect();
+        cpus.insert(2, new(Isa::Scalar(Scalar::new()), 1));
+        OPERATIONS.iter().map(|operation| (operation, compare(operation, &cpus))).collect()
     }
 
     /// All instruction sets could change together: the bits themselves are in `kernels/bits.txt`. A change of them is a
     /// decision (`docs/decisions.md`), and makes states of runs another version.
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        let new = |isa, threads| Cpu::new(isa, threads).expect("threads for a test");
-        let cpus: Vec<Cpu> =
-            Isa::testable().into_iter().flat_map(|isa| [1, 2].map(|threads| new(isa, threads))).collect();
-        let without_fma = new(Isa::Scalar(Scalar::new()), 1);
-        let (mut differences, mut hashes) = (Vec::new(), String::new());
-        for operation in OPERATIONS {
-            let start = std::time::Instant::now();
-            let found = compare(operation, &cpus, &without_fma);
-            let Compared { cases, outputs, with_nan, skipped, .. } = found;
+        let mut differences = Vec::new();
+        for (operation, found) in compare_all() {
+            let Comparison { cases, outputs, with_nan, skipped, .. } = found;
             println!(
-                "{}: {cases} cases with {outputs} outputs compared ({with_nan} with NaN), {skipped} cases cannot run, {:.1} s",
-                operation.name,
-                start.elapsed().as_secs_f64()
+                "{}: {cases} cases with {outputs} outputs compared ({with_nan} with NaN), {skipped} cases cannot run",
+                operation.name
             );
             assert!(cases > 0 && with_nan > 0, "{}: nothing compared, or no data reaches an output", operation.name);
             differences.extend(found.differences);
-            for (data, hash) in Data::ALL.iter().zip(found.hashes) {
-                writeln!(hashes, "{} {data} {hash:016x}", operation.name).expect("memory is writable");
-            }
         }
         assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
-        let expected = include_str!("../bits.txt");
-        let changed: Vec<&str> = hashes.lines().filter(|line| !expected.lines().any(|other| other == *line)).collect();
-        assert!(
-            changed.is_empty(),
-            "all instruction sets agree, but differ from kernels/bits.txt:\n{}",
-            changed.join("\n")
-        );
+    }
+
+    /// Writes `kernels/bits.txt`, for new cases and for changes of bits that are decisions.
+    #[test]
+    #[ignore = "writes a file of the repository"]
+    fn record() {
+        let header = "# Operation, data, 16 bits of a hash of each case's outputs: kernels/src/bits.rs\n";
+        let lines: String = compare_all().into_iter().map(|(_, found)| found.lines).collect();
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/bits.txt"), header.to_owned() + &lines).unwrap();
     }
 
     #[test]

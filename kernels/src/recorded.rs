@@ -82,7 +82,7 @@ pub struct Output {
 
 impl Output {
     /// Output of f32 or bf16.
-    pub(crate) fn new<X: Element>(name: &str, elements: &[X]) -> Self {
+    pub fn new<X: Element>(name: &str, elements: &[X]) -> Self {
         let bits = |x: &X| {
             let x = x.to_f32();
             if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }
@@ -91,12 +91,12 @@ impl Output {
     }
 
     /// Output of u32.
-    pub(crate) fn of_u32(name: &str, bits: Vec<u32>) -> Self {
+    pub fn of_u32(name: &str, bits: Vec<u32>) -> Self {
         Self { name: name.to_string(), bits }
     }
 
     /// Output of f64.
-    pub(crate) fn of_f64(name: &str, elements: &[f64]) -> Self {
+    pub fn of_f64(name: &str, elements: &[f64]) -> Self {
         let words = |x: &f64| {
             let bits = if x.is_nan() { f64::NAN.to_bits() } else { x.to_bits() };
             [bits as u32, (bits >> 32) as u32]

@@ -1,5 +1,6 @@
 //! `albert doctor`: the hardware of this machine, the settings that will be used, and why.
 
+use super::verify::verify;
 use crate::output::results;
 use anyhow::Result;
 use clap::Args;
@@ -11,6 +12,9 @@ pub(crate) struct Arguments {
     /// Seconds for measuring peaks; 0 skips the measurement
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
+    /// Compare the bits of all kernels and of short runs with recorded ones, on every instruction set; takes a minute
+    #[arg(long)]
+    verify: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -60,6 +64,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
         Err(reason) => writeln!(out, "GPU               none: {reason}")?,
+    }
+    if arguments.verify {
+        verify(&cpu)?;
     }
     Ok(ExitCode::SUCCESS)
 }

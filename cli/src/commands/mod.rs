@@ -18,7 +18,9 @@ pub(crate) mod kernels;
 pub(crate) mod predict;
 pub(crate) mod pretrain;
 pub(crate) mod quickstart;
+mod text;
 pub(crate) mod tokenizer;
+mod verify;
 
 /// Arithmetic of the encoder's GEMMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

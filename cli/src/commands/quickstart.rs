@@ -6,7 +6,7 @@
 //! `config.toml` records each change and its step (`schedule.steps`, `schedule.replans`):
 //! `albert pretrain RUN/config.toml -o OTHER` repeats the run to the bit.
 
-use super::{data, deadline::Deadline, fill_mask, pretrain};
+use super::{data, deadline::Deadline, fill_mask, pretrain, text};
 use crate::{
     output::{results, tell},
     progress::duration,
@@ -14,7 +14,7 @@ use crate::{
     signals,
 };
 use albert::{
-    data::{CorpusSettings, Documents, Side, Source, SplitSettings, Splitter},
+    data::{CorpusSettings, Documents, Side, SplitSettings, Splitter},
     fill_mask::MaskFiller,
     pretrain::{HeldOutFigures, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining},
     tokenizer::{self, Tokenizer, TrainerConfig},
@@ -35,9 +35,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Public-domain English, one sentence per line, blank lines between documents: novels of Jane Austen, the CIA World
-/// Factbook, the manual of SQLite, the World English Bible, Spurgeon's Treasury of David.
-static TEXT: &[u8] = include_bytes!("../../data/public_domain.txt");
 static RECIPE: &str = include_str!("quickstart.toml");
 
 /// Pieces of the vocabulary.
@@ -142,7 +139,7 @@ fn prepare(
     write_atomically(&inputs.tokenizer, |out| out.write_all(json.as_bytes()))?;
     tell!("2. data: documents to shards, one document in ten held out");
     let index = cpu.install(|| {
-        albert::data::build(vec![source()], &inputs.data, &CorpusSettings::default(), &split, &tokenizer, |_| ())
+        albert::data::build(vec![text::all()], &inputs.data, &CorpusSettings::default(), &split, &tokenizer, |_| ())
     })?;
     data::report(&index);
     tell!("3. speed of this machine");
@@ -175,15 +172,11 @@ fn expect_free(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn source() -> Source {
-    Source::Memory { name: "the program's public-domain text".to_owned(), text: Arc::from(TEXT) }
-}
-
 /// Trains a vocabulary on the documents that are not held out.
 fn train_tokenizer(cpu: &Cpu, split: &SplitSettings) -> Result<Tokenizer> {
     let mut splitter = Splitter::new(split);
     let mut lines = Vec::new();
-    for document in Documents::new(vec![source()], &CorpusSettings::default())? {
+    for document in Documents::new(vec![text::all()], &CorpusSettings::default())? {
         let document = document?;
         if splitter.assign(document.content_hash()) == Side::Train {
             lines.extend(document.sentences().map(str::to_owned));

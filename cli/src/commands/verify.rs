@@ -1,0 +1,317 @@
+//! `albert doctor --verify`: compares the bits that this machine computes with recorded ones.
+//!
+//! First every case of every operation ([`kernels::bits`]); then whole runs on a part of the program's text: a vocabulary,
+//! shards, pre-training in f32 and bf16, a forward pass, fine-tuning. Each is done on every instruction set of the machine,
+//! or the one in `ALBERT_ISA`, with one thread and with all.
+
+use super::text;
+use crate::output::{results, tell};
+use albert::{
+    checkpoint::ModelFolder,
+    data::CorpusSettings,
+    finetune::{self, DataSource, FinetuneRecipe, FinetuneSources, Task, TaskName},
+    forward::{Example, Forward, OutputSelection},
+    pretrain::{PretrainRecipe, PretrainSources, pretrain},
+    tokenizer::{self, Tokenizer, TrainerConfig},
+    train::{Observer, RunObjective, StartMode, StepReport},
+};
+use anyhow::{Context, Result, ensure};
+use engine::{Cpu, Device, Isa, io::Safetensors};
+use kernels::{
+    OPERATIONS,
+    bits::{Comparison, Output, compare, difference},
+};
+use std::{fs, io::Write, path::Path, sync::atomic::AtomicBool, time::Instant};
+
+static RECIPE: &str = include_str!("verify.toml");
+/// Lines `RUN OUTPUT HASH`, and `RUN loss` with the loss of each step.
+static RECORDED: &str = include_str!("verify.txt");
+
+/// Lines of the program's text that the runs use.
+const LINES: usize = 2500;
+/// Pieces of the vocabulary.
+const VOCABULARY: usize = 600;
+/// Steps of fine-tuning, and its examples.
+const FINETUNE_STEPS: usize = 10;
+const EXAMPLES: usize = 80;
+/// Name of the output that holds the loss of each step.
+const LOSS: &str = "loss";
+
+/// A run and its outputs.
+struct Run {
+    name: &'static str,
+    outputs: Vec<Output>,
+}
+
+/// Compares all bits, prints what was compared, and returns an error that has the first differences if there are any.
+pub(super) fn verify(cpu: &Cpu) -> Result<()> {
+    let isas = if std::env::var_os("ALBERT_ISA").is_some() { vec![cpu.isa()] } else { Isa::real() };
+    let cpus = cpus(&isas, cpu.threads().max(2))?;
+    let mut out = results();
+    let (mut start, mut total) = (Instant::now(), Comparison::default());
+    for operation in OPERATIONS {
+        let found = compare(operation, &cpus);
+        total.cases += found.cases;
+        total.outputs += found.outputs;
+        total.differences.extend(found.differences);
+    }
+    let names = |cpus: &[Cpu]| cpus.iter().map(place).collect::<Vec<_>>().join(", ");
+    writeln!(out, "operations        {}, {} cases, {} outputs", OPERATIONS.len(), total.cases, total.outputs)?;
+    writeln!(out, "                  on {} ({:.0} s)", names(&cpus), start.elapsed().as_secs_f64())?;
+    start = Instant::now();
+    let (losses, differences) = compare_runs(&cpus)?;
+    total.differences.extend(differences);
+    writeln!(out, "runs              {} ({:.0} s)", RUNS.join(", "), start.elapsed().as_secs_f64())?;
+    writeln!(out, "{losses}")?;
+    if total.differences.is_empty() {
+        writeln!(out, "all bits          as recorded")?;
+        return Ok(());
+    }
+    // The first of each operation and run: the others follow from the same change, as a rule.
+    let mut before = "";
+    for difference in &total.differences {
+        let subject = difference.split([' ', ',', ':']).next().unwrap_or_default();
+        if subject != before {
+            tell!("{difference}");
+        }
+        before = subject;
+    }
+    anyhow::bail!(
+        "{} differences between instruction sets or from the recorded bits, the first of each kind above: results of this \
+         machine are not those of others; please report the whole output",
+        total.differences.len()
+    )
+}
+
+/// Each instruction set with one thread and with `threads`.
+fn cpus(isas: &[Isa], threads: usize) -> Result<Vec<Cpu>> {
+    Ok(isas.iter().flat_map(|&isa| [1, threads].map(|threads| Cpu::new(isa, threads))).collect::<Result<_, _>>()?)
+}
+
+fn place(cpu: &Cpu) -> String {
+    let threads = cpu.threads();
+    format!("{} with {threads} thread{}", cpu.isa().kind(), if threads == 1 { "" } else { "s" })
+}
+
+/// Compares the runs of all CPUs with the recorded ones and with those of the first CPU. Returns the losses of pre-training
+/// in f32, and the differences.
+fn compare_runs(cpus: &[Cpu]) -> Result<(String, Vec<String>)> {
+    let mut differences = Vec::new();
+    let mut first: Option<Vec<Run>> = None;
+    for cpu in cpus {
+        let runs = runs(cpu).with_context(|| place(cpu))?;
+        let is_as_recorded = describe(&runs) == RECORDED;
+        match &first {
+            // What the first CPU computes, the recorded hashes judge.
+            None if !is_as_recorded => {
+                differences.extend(changed(&runs).into_iter().map(|line| format!("{line}, on {}", place(cpu))));
+            }
+            Some(first) => differences.extend(first.iter().zip(&runs).filter_map(|(a, b)| {
+                let found = difference(&a.outputs, &b.outputs)?;
+                Some(format!("{}, {} and {}: {found}", a.name, place(&cpus[0]), place(cpu)))
+            })),
+            None => {}
+        }
+        first.get_or_insert(runs);
+    }
+    Ok((losses(), differences))
+}
+
+/// Lines of the recorded file for these runs.
+fn describe(runs: &[Run]) -> String {
+    let mut lines = "# Bits of the runs of `albert doctor --verify`: cli/src/commands/verify.rs\n".to_owned();
+    for Run { name, outputs } in runs {
+        for output in outputs {
+            let value = if output.name == LOSS { join(&floats(output)) } else { format!("{:016x}", output.hash()) };
+            lines.push_str(&format!("{name}: {} {value}\n", output.name));
+        }
+    }
+    lines
+}
+
+/// What differs from the recorded file: of a loss, the step.
+fn changed(runs: &[Run]) -> Vec<String> {
+    let found = describe(runs);
+    found
+        .lines()
+        .filter(|line| !RECORDED.lines().any(|recorded| recorded == *line))
+        .map(|line| {
+            let key = line.rsplit_once(&format!(" {LOSS} ")).map(|(run, _)| format!("{run} {LOSS} "));
+            let recorded = key.as_deref().and_then(|key| RECORDED.lines().find_map(|line| line.strip_prefix(key)));
+            let (Some(key), Some(recorded)) = (key, recorded) else { return format!("{line}: not as recorded") };
+            let steps = line[key.len()..].split(' ').zip(recorded.split(' ')).enumerate();
+            match steps.into_iter().find(|(_, (a, b))| a != b) {
+                Some((step, (found, recorded))) => format!("{key}of step {}: {found}, recorded {recorded}", step + 1),
+                None => format!("{key}: {} steps, not as recorded", line[key.len()..].split(' ').count()),
+            }
+        })
+        .collect()
+}
+
+/// The recorded losses of pre-training in f32, every tenth step.
+fn losses() -> String {
+    let key = format!("{}: {LOSS} ", RUNS[2]);
+    let line = RECORDED.lines().find_map(|line| line.strip_prefix(&key)).unwrap_or_default();
+    let all: Vec<&str> = line.split(' ').collect();
+    let every_tenth = all.iter().enumerate().filter(|(i, _)| *i == 0 || (i + 1) % 10 == 0);
+    let steps =
+        every_tenth.map(|(i, loss)| format!("                  step {:>2}  {loss}\n", i + 1)).collect::<String>();
+    format!("losses            recorded for {}\n{}", RUNS[2], steps.trim_end())
+}
+
+fn floats(output: &Output) -> Vec<f64> {
+    let pairs = output.bits.chunks_exact(2);
+    pairs.map(|words| f64::from_bits(u64::from(words[0]) | u64::from(words[1]) << 32)).collect()
+}
+
+fn join(values: &[f64]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Names of the runs, in order.
+const RUNS: [&str; 6] = ["vocabulary", "data", "pre-training f32", "pre-training bf16", "forward", "fine-tuning"];
+
+/// All runs on a CPU.
+fn runs(cpu: &Cpu) -> Result<Vec<Run>> {
+    let folder = tempfile::tempdir().context("no temporary folder")?;
+    let path = |name: &str| folder.path().join(name);
+    let text = text::first_lines(LINES);
+    let config = TrainerConfig { vocab_size: VOCABULARY, ..TrainerConfig::default() };
+    let tokenizer = cpu.install(|| tokenizer::train(text.lines(), &config, |_| ()))?;
+    let vocabulary = vec![bytes("tokenizer.json", tokenizer.to_json()?.as_bytes())];
+    cpu.install(|| {
+        let (corpus, split) = (CorpusSettings::default(), albert::data::SplitSettings::default());
+        albert::data::build(vec![text::source(text)], &path("data"), &corpus, &split, &tokenizer, |_| ())
+    })?;
+    let data = files(&path("data"))?;
+    let pretraining = |dtype: &str| pretrained(&path("data"), &tokenizer, dtype, &path(dtype), cpu);
+    let outputs = [
+        vocabulary,
+        data,
+        pretraining("f32")?,
+        pretraining("bf16")?,
+        forward(&path("f32"), &tokenizer, cpu)?,
+        finetuned(&path("f32"), text, &path("task"), cpu)?,
+    ];
+    Ok(RUNS.into_iter().zip(outputs).map(|(name, outputs)| Run { name, outputs }).collect())
+}
+
+/// Output of the bytes of a file.
+fn bytes(name: &str, bytes: &[u8]) -> Output {
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+    Output::of_u32(name, bytes.chunks(4).map(word).collect())
+}
+
+/// Outputs of the files in a folder, by name.
+fn files(folder: &Path) -> Result<Vec<Output>> {
+    let mut names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
+    names.sort();
+    names.iter().map(|name| Ok(bytes(&name.display().to_string(), &fs::read(folder.join(name))?))).collect()
+}
+
+/// The tensors of a model.
+fn tensors(folder: &Path) -> Result<Vec<Output>> {
+    let file = Safetensors::open(folder.join("model.safetensors"))?;
+    let output = |name: &String| {
+        let shape = file.shape(name).context("a tensor without a shape")?;
+        Ok(Output::new(name, &file.f32s(name, shape)?))
+    };
+    file.names().iter().map(output).collect()
+}
+
+/// The loss of each step.
+#[derive(Default)]
+struct Losses(Vec<f64>);
+
+impl<O: RunObjective> Observer<O> for Losses {
+    fn stepped(&mut self, report: &StepReport<O::Figures>) {
+        self.0.push(report.loss);
+    }
+}
+
+/// Losses and parameters of pre-training.
+fn pretrained(data: &Path, tokenizer: &Tokenizer, dtype: &str, run: &Path, cpu: &Cpu) -> Result<Vec<Output>> {
+    let recipe = PretrainRecipe::from_toml(RECIPE, &[format!("compute.activations={dtype:?}")])?;
+    let sources = PretrainSources::open(data, tokenizer)?;
+    let (mut losses, stop) = (Losses::default(), AtomicBool::new(false));
+    pretrain(&recipe, &sources, run, StartMode::New, Device::Cpu(cpu.clone()), &stop, &mut losses)?;
+    Ok([vec![Output::of_f64(LOSS, &losses.0)], tensors(run)?].concat())
+}
+
+/// All tensors of a forward pass.
+fn forward(model: &Path, tokenizer: &Tokenizer, cpu: &Cpu) -> Result<Vec<Output>> {
+    let mut forward = Forward::load(model, Device::Cpu(cpu.clone()))?;
+    let specials = tokenizer.specials();
+    let text = tokenizer.encode("She was very glad to see her sister.")?;
+    let ids = [&[specials.cls], &text[..], &[specials.sep]].concat();
+    let example = Example::from_ids(&ids, &vec![0; ids.len()], forward.model().config())?;
+    let selection = OutputSelection { layers: true, attention: true, ..OutputSelection::default() };
+    let tensors = forward.run(&example, selection)?;
+    Ok(tensors.iter().map(|tensor| Output::new(&tensor.name, &tensor.values)).collect())
+}
+
+/// Losses and parameters of fine-tuning: is a sentence a question?
+fn finetuned(model: &Path, text: &str, folder: &Path, cpu: &Cpu) -> Result<Vec<Output>> {
+    let sentences: Vec<&str> = text.lines().filter(|line| line.len() > 40 && !line.contains('\t')).collect();
+    ensure!(sentences.len() > 2 * EXAMPLES, "the text has {} sentences", sentences.len());
+    fs::create_dir(folder)?;
+    for (name, sentences) in ["train.tsv", "dev.tsv"].into_iter().zip(sentences.chunks(EXAMPLES)) {
+        let label = |text: &str| if text.contains('?') { "question" } else { "statement" };
+        let rows = sentences.iter().map(|text| format!("{text}\t{}\n", label(text))).collect::<String>();
+        fs::write(folder.join(name), format!("text\tlabel\n{rows}"))?;
+    }
+    let mut recipe = FinetuneRecipe::for_task(TaskName::Classify, &ModelFolder::open(model)?.config().config);
+    recipe.input.model = Some(model.to_owned());
+    let recipe =
+        recipe.with("", &[format!("schedule.steps={FINETUNE_STEPS}"), "batch.examples_per_step=8".to_owned()])?;
+    let loaded = DataSource { task: TaskName::Classify, settings: &recipe.data }.load(folder)?;
+    let task = Task::new(TaskName::Classify, loaded.problem, &recipe);
+    let sources = FinetuneSources { task: &task, train: &loaded.train, dev: loaded.dev.as_ref() };
+    let (mut losses, stop, run) = (Losses::default(), AtomicBool::new(false), folder.join("run"));
+    let device = Device::Cpu(cpu.clone());
+    finetune::finetune(&recipe, &sources, &run, StartMode::New, device, &stop, &mut losses)?;
+    Ok([vec![Output::of_f64(LOSS, &losses.0)], tensors(&run)?].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_on_every_instruction_set_give_the_recorded_bits() {
+        let (_, differences) = compare_runs(&cpus(&Isa::real(), 2).unwrap()).unwrap();
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
+    }
+
+    /// Writes the recorded bits, for changes of bits that are decisions (`docs/decisions.md`).
+    #[test]
+    #[ignore = "writes a file of the repository"]
+    fn record() {
+        let runs = runs(&Cpu::new(Isa::real()[0], 1).unwrap()).unwrap();
+        fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/verify.txt"), describe(&runs)).unwrap();
+    }
+
+    #[test]
+    fn a_changed_loss_names_its_step() {
+        let mut lines = RECORDED.lines().filter(|line| line.starts_with("pre-training f32: loss "));
+        let mut values: Vec<f64> = lines.next().unwrap().split(' ').skip(3).map(|loss| loss.parse().unwrap()).collect();
+        let recorded = values[12];
+        values[12] += 1.0;
+        let run = Run { name: RUNS[2], outputs: vec![Output::of_f64(LOSS, &values)] };
+        let message = format!("pre-training f32: loss of step 13: {}, recorded {recorded}", recorded + 1.0);
+        assert_eq!(changed(&[run]), [message]);
+    }
+
+    #[test]
+    fn a_changed_tensor_is_named() {
+        let run = Run { name: "forward", outputs: vec![Output::new("pooled", &[1f32])] };
+        let changed = changed(&[run]);
+        assert!(changed[0].starts_with("forward: pooled ") && changed[0].ends_with(": not as recorded"), "{changed:?}");
+    }
+
+    /// The README shows the losses that the program prints.
+    #[test]
+    fn the_readme_shows_the_losses() {
+        assert!(include_str!("../../../README.md").contains(&losses()), "expected in README.md:\n{}", losses());
+    }
+}
