@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the workspace for aarch64 and runs the tests of `num`, `simd` and the row kernels under emulation, on scalars and
-# on emulated vectors.
+# Checks the workspace for aarch64 and runs the tests of `num`, `simd` and the row kernels under emulation, on NEON, scalars
+# and emulated vectors; compares the recorded bits of smaller cases and of whole runs with those of NEON and scalars.
 #
 #   .ci/aarch64.sh
 #
@@ -96,19 +96,27 @@ else
   echo "FAILED: cargo check --workspace --target $target:"
   tail -n 40 "$log"
 fi
-started=$SECONDS
-status=0
-cross env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package kernels --lib --target "$target" -- \
-  "${modules[@]}" "${not[@]/#/--skip=}" >"$log" 2>&1 || status=$?
-line=$(grep '^test result:' "$log" || true)
-if [[ $line =~ ([0-9]+)\ passed\;\ ([0-9]+)\ failed\;\ ([0-9]+)\ ignored ]] && [ "${BASH_REMATCH[1]}" -gt 0 ]; then
-  passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) ignored=${BASH_REMATCH[3]}
-  [ "${BASH_REMATCH[2]}" -eq 0 ] || grep -A 20 '^failures:' "$log"
-else
-  failed=$((failed + 1)) ignored=0
-  echo "FAILED: the tests did not run (exit code $status):"
-  tail -n 40 "$log"
-fi
-echo "tests of ${modules[*]} under qemu-aarch64: $line, $((SECONDS - started)) s"
+# tests NAME COMMAND..: counts the tests that a command of cargo runs.
+tests() {
+  local name=$1 line status=0 started=$SECONDS
+  shift
+  cross "$@" >"$log" 2>&1 || status=$?
+  line=$(grep '^test result:' "$log" | grep -v ' 0 passed; 0 failed; 0 ignored' || true)
+  if [[ $line =~ ([0-9]+)\ passed\;\ ([0-9]+)\ failed\;\ ([0-9]+)\ ignored ]] && [ "${BASH_REMATCH[1]}" -gt 0 ]; then
+    passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) ignored=$((ignored + BASH_REMATCH[3]))
+    [ "${BASH_REMATCH[2]}" -eq 0 ] || grep -A 20 '^failures:' "$log"
+  else
+    failed=$((failed + 1))
+    echo "FAILED: $name did not run (exit code $status):"
+    tail -n 40 "$log"
+  fi
+  echo "$name under qemu-aarch64: $line, $((SECONDS - started)) s"
+}
+ignored=0
+tests "tests of ${modules[*]}" env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package kernels --lib \
+  --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}"
+tests "recorded bits of kernels" env ALBERT_BITS_FLOPS=100000 cargo test --offline --package kernels --lib \
+  --target "$target" -- bits::
+tests "recorded bits of runs" cargo test --offline --package cli --target "$target" -- verify::
 echo "aarch64: $passed passed, $failed failed, $ignored skipped"
 [ "$failed" -eq 0 ]

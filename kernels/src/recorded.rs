@@ -78,6 +78,8 @@ pub struct Output {
     /// Bits of the elements: one word for f32, for bf16 (widened) and for u32, two words for f64, the lower first. Every NaN
     /// is the positive quiet one without payload, because the instruction sets differ in sign and payload.
     pub bits: Vec<u32>,
+    /// Words of an element.
+    pub words: usize,
 }
 
 impl Output {
@@ -92,7 +94,7 @@ impl Output {
 
     /// Output of u32.
     pub fn of_u32(name: &str, bits: Vec<u32>) -> Self {
-        Self { name: name.to_string(), bits }
+        Self { name: name.to_string(), bits, words: 1 }
     }
 
     /// Output of f64.
@@ -101,7 +103,7 @@ impl Output {
             let bits = if x.is_nan() { f64::NAN.to_bits() } else { x.to_bits() };
             [bits as u32, (bits >> 32) as u32]
         };
-        Self::of_u32(name, elements.iter().flat_map(words).collect())
+        Self { words: 2, ..Self::of_u32(name, elements.iter().flat_map(words).collect()) }
     }
 
     /// FNV-1a over the little-endian bytes: the same on every platform and in every version.

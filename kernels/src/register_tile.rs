@@ -28,7 +28,8 @@ impl RegisterTile {
     pub(crate) const fn of_lanes(lanes: usize) -> Self {
         match lanes {
             16 => Self::new(14, 2),
-            4 | 8 => Self::new(6, 2),
+            8 => Self::new(6, 2),
+            4 => Self::new(12, 2),
             1 => Self::new(4, 8),
             _ => panic!("no register tile for this number of lanes"),
         }

@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if std::env::var_os("ALBERT_ISA").is_some() { "set by ALBERT_ISA" } else { "the widest of this machine" },
     );
     writeln!(out, "instruction set   {chosen}: {why}")?;
-    for kind in IsaKind::REAL {
+    for &kind in IsaKind::REAL {
         let state = if engine::Isa::new(kind).is_some() { "available" } else { "missing on this machine" };
         writeln!(out, "                  {:<8} {state}", kind.name())?;
     }

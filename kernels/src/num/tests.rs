@@ -154,7 +154,7 @@ fn gelu_has_its_golden_values() {
 #[test]
 fn emulated_lanes_give_the_same_bits_as_real_ones() {
     let x = all_magnitudes();
-    for kind in [IsaKind::Avx2, IsaKind::Avx512] {
+    for kind in [IsaKind::Neon, IsaKind::Avx2, IsaKind::Avx512] {
         let Some(real) = Isa::new(kind) else {
             println!("SKIPPED: {kind} is missing on this machine");
             continue;
@@ -162,6 +162,7 @@ fn emulated_lanes_give_the_same_bits_as_real_ones() {
         let mut emulated = vec![f32::NAN; x.len()];
         let map = Map { x: &x, y: &mut emulated, function: GeluErf };
         match kind {
+            IsaKind::Neon => Emulated::<4>.vectorize(map),
             IsaKind::Avx2 => Emulated::<8>.vectorize(map),
             _ => Emulated::<16>.vectorize(map),
         }

@@ -41,8 +41,9 @@ fn fold<const N: usize>(mut a: [f32; N], f: impl Fn(f32, f32) -> f32) -> f32 {
 // SAFETY: no instruction beyond the target's baseline is used.
 unsafe impl<const N: usize> Simd for Emulated<N> {
     const LANES: usize = N;
-    const REGISTERS: usize = if N > 8 { 32 } else { 16 };
-    // Four lanes represent an unsupported instruction set, and take the unrolled paths of a real one.
+    // As NEON, AVX2 and AVX-512 have.
+    const REGISTERS: usize = if N == 8 { 16 } else { 32 };
+    // Four lanes take the unrolled paths of a real instruction set.
     const EMULATED: bool = N > 4;
     type F32 = [f32; N];
     type U32 = [u32; N];

@@ -2,6 +2,8 @@
 
 #[cfg(all(test, emulated_isas))]
 use super::Emulated;
+#[cfg(target_arch = "aarch64")]
+use super::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::{Avx2, Avx512};
 use super::{Kernel, Scalar, Simd};
@@ -12,6 +14,8 @@ use std::{fmt, str::FromStr};
 pub enum IsaKind {
     /// Plain Rust, one lane.
     Scalar,
+    /// NEON, four lanes.
+    Neon,
     /// AVX2 + FMA, eight lanes.
     Avx2,
     /// AVX-512, sixteen lanes.
@@ -25,16 +29,23 @@ pub enum IsaKind {
 }
 
 impl IsaKind {
-    /// The real instruction sets, narrow to wide.
-    pub const REAL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    /// The real instruction sets of this architecture, narrow to wide.
+    pub const REAL: &[Self] = if cfg!(target_arch = "x86_64") {
+        &[Self::Scalar, Self::Avx2, Self::Avx512]
+    } else if cfg!(target_arch = "aarch64") {
+        &[Self::Scalar, Self::Neon]
+    } else {
+        &[Self::Scalar]
+    };
     /// All of them, the emulated ones last.
-    pub const ALL: [Self; 6] =
-        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Emulated4, Self::Emulated8, Self::Emulated16];
+    pub const ALL: [Self; 7] =
+        [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512, Self::Emulated4, Self::Emulated8, Self::Emulated16];
 
     /// Name in `ALBERT_ISA`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
+            Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Emulated4 => "emulated4",
@@ -47,7 +58,7 @@ impl IsaKind {
     pub const fn lanes(self) -> usize {
         match self {
             Self::Scalar => 1,
-            Self::Emulated4 => 4,
+            Self::Neon | Self::Emulated4 => 4,
             Self::Avx2 | Self::Emulated8 => 8,
             Self::Avx512 | Self::Emulated16 => 16,
         }
@@ -92,6 +103,9 @@ pub enum Isa {
     Scalar(Scalar<false>),
     /// Plain Rust with the instruction for multiply-adds.
     ScalarFma(Scalar<true>),
+    /// NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
     /// AVX2 + FMA.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
@@ -115,6 +129,8 @@ macro_rules! with_token {
         match $isa {
             Isa::Scalar($simd) => $body,
             Isa::ScalarFma($simd) => $body,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon($simd) => $body,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2($simd) => $body,
             #[cfg(target_arch = "x86_64")]
@@ -137,6 +153,10 @@ impl Isa {
                 let portable = Self::Scalar(Scalar::new());
                 Some(Scalar::detect().map_or(portable, Self::ScalarFma))
             }
+            #[cfg(target_arch = "aarch64")]
+            IsaKind::Neon => Neon::detect().map(Self::Neon),
+            #[cfg(not(target_arch = "aarch64"))]
+            IsaKind::Neon => None,
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx2 => Avx2::detect().map(Self::Avx2),
             #[cfg(target_arch = "x86_64")]
@@ -156,7 +176,7 @@ impl Isa {
 
     /// Real instruction sets of this machine, narrow to wide.
     pub fn real() -> Vec<Self> {
-        IsaKind::REAL.into_iter().filter_map(Self::new).collect()
+        IsaKind::REAL.iter().filter_map(|&kind| Self::new(kind)).collect()
     }
 
     /// Instruction sets for tests: the real ones and, within this crate's tests, the emulated ones.
@@ -179,6 +199,8 @@ impl Isa {
     pub const fn kind(self) -> IsaKind {
         match self {
             Self::Scalar(_) | Self::ScalarFma(_) => IsaKind::Scalar,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => IsaKind::Neon,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => IsaKind::Avx2,
             #[cfg(target_arch = "x86_64")]

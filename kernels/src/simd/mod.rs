@@ -16,7 +16,7 @@
 //! sums over lanes add the upper half to the lower half until one lane is left; float to integer rounds half to even; bf16
 //! rounds to nearest even, and NaN becomes quiet NaN. Multiply-adds round once.
 //!
-//! Limits: f32 arithmetic only, storage in f32 or bf16. No NEON, for lack of a machine to test it.
+//! Limits: f32 arithmetic only, storage in f32 or bf16. NEON is tested under emulation only (`.ci/aarch64.sh`).
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +28,8 @@ mod element;
 #[cfg(test)]
 mod emulated;
 mod isa;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -43,6 +45,8 @@ pub(crate) use element::{Instances, Signature};
 #[cfg(test)]
 pub use emulated::Emulated;
 pub use isa::{Isa, IsaKind, UnknownIsa};
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 pub use scalar::Scalar;
 pub(crate) use wide::{WIDTH, Wide};
 
@@ -79,7 +83,12 @@ pub(crate) fn prefetch<T>(p: *const T) {
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a hint; no address makes it fault.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = p;
 }
 
@@ -91,7 +100,12 @@ pub(crate) fn prefetch_l2<T>(p: *const T) {
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a hint; no address makes it fault.
+    unsafe {
+        std::arch::asm!("prfm pldl2keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = p;
 }
 
