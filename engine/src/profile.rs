@@ -1,14 +1,19 @@
 //! Cost of each kernel: calls, milliseconds, GFLOP/s, GB/s and the share of the roofline.
 //!
-//! The share is the least time that the machine's two limits allow, over the time taken:
+//! The share is the least time that the machine's limits allow, over the time taken:
 //!
 //! ```text
 //! % of roofline = max(FLOPs / peak, bytes / bandwidth) / seconds
 //! ```
 //!
-//! (Williams, Waterman, Patterson, "Roofline", 2009). [`crate::Device::peak`] has peak and bandwidth; where they are not
-//! known there is no share. Switched off, a launch costs one relaxed load of a flag.
-use kernels::{Cpu, operation::Cost, roofline};
+//! (Williams, Waterman, Patterson, "Roofline", 2009). The bandwidth is that of the smallest cache that holds the bytes of a
+//! launch, where another launch may have left them, else that of memory; the table names the limit. [`crate::Device::peak`]
+//! has peak and bandwidths; where they are not known there is no share. Switched off, a launch costs one relaxed load of a flag.
+use kernels::{
+    Cpu,
+    operation::Cost,
+    roofline::{self, Cache},
+};
 use std::{
     collections::BTreeMap,
     fmt::{self, Write},
@@ -42,14 +47,33 @@ pub struct Row {
 pub struct Peak {
     /// Floating-point operations per second.
     pub flops: f64,
-    /// Bytes per second.
+    /// Bytes per second from and to memory.
     pub bandwidth: f64,
+    /// Caches, small to large, where they are known.
+    pub caches: [Option<Cache>; 2],
 }
 
 impl Peak {
-    /// Measures both on all threads of `cpu`: sums of products in f32, and a copy of 64 MiB. About half a second.
+    /// Measures all threads of `cpu`: sums of products in f32, a copy of 64 MiB, and the caches. About half a second.
     pub fn measured(cpu: &Cpu) -> Self {
-        Self { flops: roofline::fma_peak(cpu, 0.2), bandwidth: roofline::copy_bandwidth(cpu, 64 << 20, 2) }
+        Self {
+            flops: roofline::fma_peak(cpu, 0.2),
+            bandwidth: roofline::copy_bandwidth(cpu, 64 << 20, 2),
+            caches: roofline::caches(cpu, 0.05),
+        }
+    }
+
+    /// Peak of a device whose caches are not known.
+    pub const fn without_caches(flops: f64, bandwidth: f64) -> Self {
+        Self { flops, bandwidth, caches: [None; 2] }
+    }
+
+    /// What limits a launch of `cost`, and its least time in seconds: FLOPs, a cache, or memory.
+    pub fn limit(&self, cost: Cost) -> (&'static str, f64) {
+        let cache = self.caches.iter().flatten().find(|cache| cost.bytes <= cache.bytes as u64);
+        let (name, bandwidth) = cache.map_or(("memory", self.bandwidth), |cache| (cache.name, cache.bandwidth));
+        let [arithmetic, traffic] = [cost.flops as f64 / self.flops, cost.bytes as f64 / bandwidth];
+        if arithmetic >= traffic { ("FLOPs", arithmetic) } else { (name, traffic) }
     }
 }
 
@@ -111,7 +135,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total: Duration = self.rows.iter().map(|(_, row)| row.time).sum();
         write!(f, "{:<36} {:>7} {:>10} {:>6} {:>9} {:>8}", "kernel", "calls", "ms", "%", "GFLOP/s", "GB/s")?;
-        writeln!(f, "{}", if self.peak.is_some() { " % roof" } else { "" })?;
+        writeln!(f, "{}", if self.peak.is_some() { " % roof limit" } else { "" })?;
         for (name, row) in &self.rows {
             let seconds = row.time.as_secs_f64().max(1e-12);
             let mut line = String::new();
@@ -119,14 +143,20 @@ impl fmt::Display for Table {
             write!(line, "{:>6.1} ", 100.0 * seconds / total.as_secs_f64().max(1e-12))?;
             write!(line, "{:>9.2} ", row.cost.flops as f64 / seconds * 1e-9)?;
             write!(line, "{:>8.2}", row.cost.bytes as f64 / seconds * 1e-9)?;
-            if let Some(Peak { flops, bandwidth }) = self.peak {
-                write!(line, " {:>6.1}", 100.0 * row.cost.seconds(flops, bandwidth) / seconds)?;
+            if let Some(peak) = self.peak {
+                let calls = row.calls.max(1);
+                let launch = Cost { flops: row.cost.flops / calls, bytes: row.cost.bytes / calls };
+                let (limit, least) = peak.limit(launch);
+                write!(line, " {:>6.1} {limit}", 100.0 * least * calls as f64 / seconds)?;
             }
             writeln!(f, "{line}")?;
         }
         write!(f, "total {:.3} ms", 1e3 * total.as_secs_f64())?;
-        if let Some(Peak { flops, bandwidth }) = self.peak {
-            write!(f, "; peak {:.1} GFLOP/s, {:.1} GB/s", flops * 1e-9, bandwidth * 1e-9)?;
+        if let Some(Peak { flops, bandwidth, caches }) = self.peak {
+            write!(f, "; peak {:.1} GFLOP/s, memory {:.1} GB/s", flops * 1e-9, bandwidth * 1e-9)?;
+            for cache in caches.iter().flatten() {
+                write!(f, ", {} {:.1} GB/s", cache.name, cache.bandwidth * 1e-9)?;
+            }
         }
         writeln!(f)
     }
@@ -152,13 +182,28 @@ mod tests {
         assert_eq!((rows[0].0, rows[0].1.calls, rows[0].1.cost.flops), ("gemm.nt", 4, 8_000_000));
         assert!(rows[0].1.time >= Duration::from_millis(8), "{:?}", rows[0]);
         // 8 MFLOP in at least 8 ms is at most 1 GFLOP/s, so at most 100 % of such a peak.
-        let table = profile.table(Some(Peak { flops: 1e9, bandwidth: 1e9 })).to_string();
+        let table = profile.table(Some(Peak::without_caches(1e9, 1e9))).to_string();
         assert!(table.contains("gemm.nt") && table.contains("% roof"), "{table}");
-        let share: f64 = table.lines().nth(1).unwrap().split_whitespace().last().unwrap().parse().unwrap();
+        let [limit, share]: [&str; 2] =
+            table.lines().nth(1).unwrap().rsplit(' ').take(2).collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!(limit, "FLOPs");
+        let share: f64 = share.parse().unwrap();
         assert!(share > 0.0 && share <= 100.0, "{table}");
         let table = profile.table(None).to_string();
         assert!(table.contains("gemm.nt") && !table.contains("roof") && !table.contains("peak"), "{table}");
         profile.clear();
         assert!(profile.rows().is_empty());
+    }
+
+    #[test]
+    fn the_smallest_level_that_holds_the_bytes_limits() {
+        let cache = |name, bytes, bandwidth| Some(Cache { name, bytes, bandwidth });
+        let peak = Peak { flops: 1e3, bandwidth: 1.0, caches: [cache("L2", 10, 100.0), cache("L3", 1000, 10.0)] };
+        let limit = |flops, bytes| peak.limit(Cost { flops, bytes });
+        assert_eq!(limit(1, 10), ("L2", 0.1));
+        assert_eq!(limit(1, 11), ("L3", 1.1));
+        assert_eq!(limit(1, 1000), ("L3", 100.0));
+        assert_eq!(limit(1, 1001), ("memory", 1001.0));
+        assert_eq!(limit(1000, 10), ("FLOPs", 1.0));
     }
 }

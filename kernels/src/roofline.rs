@@ -1,8 +1,10 @@
-//! Measured roofline of this machine: FMA peak and memory bandwidth.
+//! Measured roofline of this machine: FMA peak, and bandwidth of caches and memory.
 //!
 //! * FMA peak: independent fused multiply-adds on registers, enough in flight to hide their latency.
-//! * Bandwidth: a copy of arrays larger than any cache, bytes read plus bytes written (without the read for ownership of
-//!   a store, half as much again).
+//! * Bandwidth of memory: a copy of arrays larger than any cache, bytes read plus bytes written (without the read for
+//!   ownership of a store, half as much again).
+//! * Bandwidth of a cache: each thread reads an array of its own again and again, which fits the cache and not the one
+//!   below.
 //!
 //! Report performance as a ratio to the peak measured right before or after on the same threads: clocks depend on load and
 //! vector width, and other virtual machines share the host.
@@ -76,6 +78,74 @@ pub fn copy_bandwidth(cpu: &Cpu, bytes: usize, repeats: usize) -> f64 {
     best
 }
 
+/// A cache of the machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cache {
+    /// L2 or L3.
+    pub name: &'static str,
+    /// Bytes that it holds for all threads together.
+    pub bytes: usize,
+    /// Bytes per second that all threads together read from it.
+    pub bandwidth: f64,
+}
+
+/// L2, one for each thread, and L3, shared by all; `None` where the machine reports no such cache, or an L3 that is too
+/// small to tell from the L2s. Each is measured for about `seconds`.
+pub fn caches(cpu: &Cpu, seconds: f64) -> [Option<Cache>; 2] {
+    let [l2, l3] = [2, 3].map(Cpu::cache_bytes);
+    let threads = cpu.threads();
+    let measured =
+        |name, bytes: usize, array: usize| Cache { name, bytes, bandwidth: read_bandwidth(cpu, array, seconds) };
+    let l3 = l3.filter(|l3| l3 / threads >= 4 * l2.unwrap_or(0));
+    [
+        l2.map(|l2| measured("L2", l2 * threads, l2 / 2)),
+        // Half of a thread's share; a virtual machine may have less of the L3 than it reports.
+        l3.map(|l3| measured("L3", l3, (l3 / threads / 2).min(8 * l2.unwrap_or(1 << 20)))),
+    ]
+}
+
+struct ReadLoop<'a> {
+    data: &'a [f32],
+    rounds: usize,
+}
+
+impl Kernel for ReadLoop<'_> {
+    type Output = f32;
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        let mut maxima = [simd.zero(); 8];
+        for _ in 0..self.rounds {
+            for block in black_box(self.data).chunks_exact(8 * S::LANES) {
+                for (maximum, vector) in maxima.iter_mut().zip(block.chunks_exact(S::LANES)) {
+                    *maximum = simd.max(*maximum, simd.load(vector));
+                }
+            }
+        }
+        maxima.iter().map(|&maximum| simd.reduce_max(maximum)).sum()
+    }
+}
+
+/// Bytes per second that all threads of `cpu` together read, each from its own array of `bytes`, over about `seconds`: the
+/// best time slice, summed over the threads.
+pub fn read_bandwidth(cpu: &Cpu, bytes: usize, seconds: f64) -> f64 {
+    /// Bytes of a time slice, about a millisecond.
+    const SLICE: usize = 64 << 20;
+    let isa = cpu.isa();
+    let rounds = (SLICE / bytes).max(1);
+    let best = Mutex::new(0.0f64);
+    cpu.on_every_thread(|_| {
+        let data = vec![1.0f32; bytes / 4];
+        let (mut fastest, start) = (0.0f64, Instant::now());
+        while fastest == 0.0 || start.elapsed().as_secs_f64() < seconds {
+            let slice = Instant::now();
+            black_box(isa.run(ReadLoop { data: &data, rounds }));
+            fastest = fastest.max((4 * data.len() * rounds) as f64 / slice.elapsed().as_secs_f64());
+        }
+        *best.lock().expect("no probe panics") += fastest;
+    });
+    best.into_inner().expect("no probe panics")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +160,16 @@ mod tests {
         if let [(_, scalar), .., (_, widest)] = peaks[..] {
             assert!(widest > scalar, "{peaks:?}");
         }
+    }
+
+    #[test]
+    fn caches_are_faster_than_memory() {
+        let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
+        let memory = read_bandwidth(&cpu, 256 << 20, 0.1);
+        let caches = caches(&cpu, 0.1);
+        println!("{caches:?}, memory {memory:.3e}");
+        // The L3 may be in use by others.
+        assert!(caches[0].is_none_or(|l2| l2.bandwidth > memory), "{caches:?}, memory {memory:e}");
     }
 
     #[test]

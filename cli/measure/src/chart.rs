@@ -51,10 +51,7 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
     let (left, right) = (left / 2.0, right * 4.0);
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let title = format!(
-        "{} thread(s), {}: {:.0} GFLOP/s, {:.1} GB/s",
-        limits.threads, limits.isa, limits.peak_gflops, limits.copy_gbs
-    );
+    let title = limits.to_string();
     // The legend is beside the plot, where it covers no point.
     let (plot, names) = root.split_horizontally(SIZE.0 - LEGEND);
     let mut chart = ChartBuilder::on(&plot)
@@ -71,8 +68,12 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         .y_label_formatter(&|&y| tick(y))
         .light_line_style(WHITE)
         .draw()?;
-    let roof = [left, ridge, right].map(|x| (x, (x * limits.copy_gbs).min(limits.peak_gflops)));
-    chart.draw_series(LineSeries::new(roof, BLACK.stroke_width(2)))?;
+    let roof = |gbs: f64| [left, limits.peak_gflops / gbs, right].map(|x| (x, (x * gbs).min(limits.peak_gflops)));
+    chart.draw_series(LineSeries::new(roof(limits.copy_gbs), BLACK.stroke_width(2)))?;
+    // Roofs for data that are in a cache already.
+    for gbs in [limits.l3_gbs, limits.l2_gbs].into_iter().flatten().filter(|gbs| limits.peak_gflops / gbs > left) {
+        chart.draw_series(LineSeries::new(roof(gbs), BLACK.mix(0.4).stroke_width(1)))?;
+    }
     let mut kernels: Vec<&str> = Vec::new();
     for record in &records {
         if !kernels.contains(&record.about.kernel) {

@@ -163,17 +163,36 @@ pub struct Limits {
     pub peak_gflops: f64,
     /// Bandwidth of a copy larger than the caches, read and written, GB/s.
     pub copy_gbs: f64,
+    /// Bandwidth of reading from L2 and from L3, GB/s; null where the machine reports no such cache.
+    pub l2_gbs: Option<f64>,
+    /// See `l2_gbs`.
+    pub l3_gbs: Option<f64>,
 }
 
 impl Limits {
     /// Measures `cpu`.
     pub fn of(cpu: &Cpu) -> Self {
+        let [l2_gbs, l3_gbs] = roofline::caches(cpu, 0.02).map(|cache| cache.map(|cache| cache.bandwidth / 1e9));
         Self {
+            l2_gbs,
+            l3_gbs,
             isa: cpu.isa().kind().name(),
             threads: cpu.threads(),
             peak_gflops: roofline::fma_peak(cpu, 0.02) / 1e9,
             copy_gbs: roofline::copy_bandwidth(cpu, 64 << 20, 3) / 1e9,
         }
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} thread(s): {:.0} GFLOP/s", self.isa, self.threads, self.peak_gflops)?;
+        for (name, gbs) in [("L2", self.l2_gbs), ("L3", self.l3_gbs), ("memory", Some(self.copy_gbs))] {
+            if let Some(gbs) = gbs {
+                write!(f, ", {name} {gbs:.0} GB/s")?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -86,6 +86,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             "{}, {} cores; time: median ± half the interquartile range",
             report.machine.processor, report.machine.cores
         )?;
+        for limits in &report.limits {
+            writeln!(out, "limits: {limits}")?;
+        }
     }
     for cpu in &cpus {
         for work in &works {

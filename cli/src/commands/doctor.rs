@@ -56,6 +56,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             "copy bandwidth    {:.1} GB/s on all threads (read + written)",
             engine::roofline::copy_bandwidth(&cpu, 64 << 20, 3) / 1e9
         )?;
+        for cache in engine::roofline::caches(&cpu, arguments.seconds / 6.0).into_iter().flatten() {
+            writeln!(out, "{} bandwidth      {:.0} GB/s on all threads (read)", cache.name, cache.bandwidth / 1e9)?;
+        }
     }
     match engine::device::gpus() {
         Ok(gpus) => {

@@ -107,7 +107,7 @@ impl GpuInfo {
             return None;
         }
         let cycles = 1e3 * f64::from(self.clock) * f64::from(self.multiprocessors);
-        Some(Peak { flops: tensor_cores * cycles, bandwidth: self.bandwidth as f64 })
+        Some(Peak::without_caches(tensor_cores * cycles, self.bandwidth as f64))
     }
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for GpuInfo {
             "{}: sm_{major}{minor}, {} multiprocessors, {gib:.1} GiB, driver for CUDA {driver}.{driver_minor}",
             self.name, self.multiprocessors
         )?;
-        if let Some(Peak { flops, bandwidth }) = self.peak() {
+        if let Some(Peak { flops, bandwidth, .. }) = self.peak() {
             write!(f, "; at most {:.0} TFLOP/s in bf16 and {:.1} TB/s", flops / 1e12, bandwidth / 1e12)?;
         }
         Ok(())

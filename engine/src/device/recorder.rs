@@ -84,7 +84,7 @@ pub(crate) struct Work {
 /// Peak of one multiprocessor of an H200.
 const MULTIPROCESSOR: Peak = {
     let GpuSpec { multiprocessors, tensor_flops, bandwidth, .. } = GpuSpec::H200;
-    Peak { flops: tensor_flops / multiprocessors as f64, bandwidth: bandwidth / multiprocessors as f64 }
+    Peak::without_caches(tensor_flops / multiprocessors as f64, bandwidth / multiprocessors as f64)
 };
 
 impl Work {

@@ -105,6 +105,11 @@ impl Cpu {
         self.block_cache
     }
 
+    /// Bytes of the cache of `level` for data, 1 to 3, as the processor reports; `None` if it reports none.
+    pub fn cache_bytes(level: u32) -> Option<usize> {
+        cache::reported(level)
+    }
+
     /// The same threads, with products blocked for `bytes` of cache.
     pub fn with_block_cache(self, bytes: usize) -> Self {
         Self { block_cache: bytes, ..self }
