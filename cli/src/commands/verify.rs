@@ -9,11 +9,11 @@ use crate::output::{results, tell};
 use albert::{
     checkpoint::ModelFolder,
     data::CorpusSettings,
-    finetune::{self, DataSource, FinetuneRecipe, FinetuneSources, Task, TaskName},
+    finetune::{self, DataSource, FinetuneFigures, FinetuneRecipe, FinetuneSources, Finetuning, Task, TaskName},
     forward::{Example, Forward, OutputSelection},
-    pretrain::{PretrainRecipe, PretrainSources, pretrain},
+    pretrain::{HeldOutFigures, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining, pretrain},
     tokenizer::{self, Tokenizer, TrainerConfig},
-    train::{Observer, RunObjective, StartMode, StepReport},
+    train::{EvaluationRecord, Observer, StartMode, StepReport},
 };
 use anyhow::{Context, Result, ensure};
 use engine::{Cpu, Device, Isa, io::Safetensors};
@@ -219,13 +219,27 @@ fn tensors(folder: &Path) -> Result<Vec<Output>> {
     file.names().iter().map(output).collect()
 }
 
-/// The loss of each step.
+/// The loss of each step, and losses on held-out text.
 #[derive(Default)]
-struct Losses(Vec<f64>);
+struct Losses {
+    steps: Vec<f64>,
+    held_out: Vec<f64>,
+}
 
-impl<O: RunObjective> Observer<O> for Losses {
-    fn stepped(&mut self, report: &StepReport<O::Figures>) {
-        self.0.push(report.loss);
+impl Observer<Pretraining> for Losses {
+    fn stepped(&mut self, report: &StepReport<PretrainFigures>) {
+        self.steps.push(report.loss);
+    }
+
+    fn evaluated(&mut self, record: &EvaluationRecord<HeldOutFigures>, _: bool) {
+        let HeldOutFigures { mlm_loss, unigram_loss, hidden_loss, hidden_unigram_loss, .. } = record.figures;
+        self.held_out.extend([mlm_loss, unigram_loss, hidden_loss, hidden_unigram_loss]);
+    }
+}
+
+impl Observer<Finetuning> for Losses {
+    fn stepped(&mut self, report: &StepReport<FinetuneFigures>) {
+        self.steps.push(report.loss);
     }
 }
 
@@ -235,7 +249,8 @@ fn pretrained(data: &Path, tokenizer: &Tokenizer, dtype: &str, run: &Path, cpu: 
     let sources = PretrainSources::open(data, tokenizer)?;
     let (mut losses, stop) = (Losses::default(), AtomicBool::new(false));
     pretrain(&recipe, &sources, run, StartMode::New, Device::Cpu(cpu.clone()), &stop, &mut losses)?;
-    Ok([vec![Output::of_f64(LOSS, &losses.0)], tensors(run)?].concat())
+    let outputs = vec![Output::of_f64(LOSS, &losses.steps), Output::of_f64("held-out", &losses.held_out)];
+    Ok([outputs, tensors(run)?].concat())
 }
 
 /// All tensors of a forward pass.
@@ -270,7 +285,7 @@ fn finetuned(model: &Path, text: &str, folder: &Path, cpu: &Cpu) -> Result<Vec<O
     let (mut losses, stop, run) = (Losses::default(), AtomicBool::new(false), folder.join("run"));
     let device = Device::Cpu(cpu.clone());
     finetune::finetune(&recipe, &sources, &run, StartMode::New, device, &stop, &mut losses)?;
-    Ok([vec![Output::of_f64(LOSS, &losses.0)], tensors(&run)?].concat())
+    Ok([vec![Output::of_f64(LOSS, &losses.steps)], tensors(&run)?].concat())
 }
 
 #[cfg(test)]
