@@ -57,7 +57,7 @@ pub use communicator::Communicator;
 pub use device::Device;
 pub use dtype::{DType, Float, Scalar};
 pub use error::{EngineError, Result};
-pub use kernels::{Cpu, CpuError, Element, Isa, IsaKind, num::philox, operation::Cost, roofline};
+pub use kernels::{Cpu, CpuError, Element, Isa, IsaKind, OPERATIONS, bits, num::philox, operation::Cost, roofline};
 pub use param::{Gradients, Init, ParamBuilder, ParamId, ParamScope, ParamStore};
 pub use shape::{MAX_RANK, Shape};
 pub use tape::{BackwardContext, LeafGradients, Op, Tape, Var, WeightGradients, Workspace};

@@ -1,6 +1,6 @@
 //! `albert doctor --verify`: compares the bits that this machine computes with recorded ones.
 //!
-//! First every case of every operation ([`kernels::bits`]); then whole runs on a part of the program's text: a vocabulary,
+//! First every case of every operation ([`engine::bits`]); then whole runs on a part of the program's text: a vocabulary,
 //! shards, pre-training in f32 and bf16, a forward pass, fine-tuning. Each is done on every instruction set of the machine,
 //! or the one in `ALBERT_ISA`, with one thread and with all.
 
@@ -16,10 +16,10 @@ use albert::{
     train::{EvaluationRecord, Observer, StartMode, StepReport},
 };
 use anyhow::{Context, Result, ensure};
-use engine::{Cpu, Device, Isa, io::Safetensors};
-use kernels::{
-    OPERATIONS,
+use engine::{
+    Cpu, Device, Isa, OPERATIONS,
     bits::{Comparison, MOST_FLOPS, Output, compare, difference},
+    io::Safetensors,
 };
 use std::{fs, io::Write, path::Path, sync::atomic::AtomicBool, time::Instant};
 
