@@ -133,8 +133,6 @@ fn compare_case(
             continue;
         };
         if let Some(difference) = difference(first, &outputs) {
-            let place = |cpu: &Cpu| format!("{:?} with {} threads", cpu.isa(), cpu.threads());
-            let (before, cpu) = (place(before), place(cpu));
             comparison.differences.push(format!("{name} {case}, {data}, {before}, {cpu}: {difference}"));
         }
     }

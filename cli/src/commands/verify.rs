@@ -55,14 +55,13 @@ pub(super) fn verify(cpu: &Cpu) -> Result<()> {
         total.outputs += found.outputs;
         total.differences.extend(found.differences);
     }
-    let names = |cpus: &[Cpu]| cpus.iter().map(place).collect::<Vec<_>>().join(", ");
+    let names = |cpus: &[Cpu]| cpus.iter().map(Cpu::to_string).collect::<Vec<_>>().join(", ");
     writeln!(out, "operations        {}, {} cases, {} outputs", OPERATIONS.len(), total.cases, total.outputs)?;
     writeln!(out, "                  on {} ({:.0} s)", names(&cpus), start.elapsed().as_secs_f64())?;
     start = Instant::now();
-    let (losses, differences) = compare_runs(&cpus)?;
-    total.differences.extend(differences);
+    total.differences.extend(compare_runs(&cpus)?);
     writeln!(out, "runs              {} ({:.0} s)", RUNS.join(", "), start.elapsed().as_secs_f64())?;
-    writeln!(out, "{losses}")?;
+    writeln!(out, "{}", losses())?;
     if total.differences.is_empty() {
         writeln!(out, "all bits          as recorded")?;
         return Ok(());
@@ -88,33 +87,26 @@ fn cpus(isas: &[Isa], threads: usize) -> Result<Vec<Cpu>> {
     Ok(isas.iter().flat_map(|&isa| [1, threads].map(|threads| Cpu::new(isa, threads))).collect::<Result<_, _>>()?)
 }
 
-fn place(cpu: &Cpu) -> String {
-    let threads = cpu.threads();
-    format!("{} with {threads} thread{}", cpu.isa().kind(), if threads == 1 { "" } else { "s" })
-}
-
-/// Compares the runs of all CPUs with the recorded ones and with those of the first CPU. Returns the losses of pre-training
-/// in f32, and the differences.
-fn compare_runs(cpus: &[Cpu]) -> Result<(String, Vec<String>)> {
+/// Differences of the first CPU's runs from the recorded ones, and of the others' from the first.
+fn compare_runs(cpus: &[Cpu]) -> Result<Vec<String>> {
     let mut differences = Vec::new();
     let mut first: Option<Vec<Run>> = None;
     for cpu in cpus {
-        let runs = runs(cpu).with_context(|| place(cpu))?;
+        let runs = runs(cpu).with_context(|| cpu.to_string())?;
         let is_as_recorded = describe(&runs) == RECORDED;
         match &first {
-            // What the first CPU computes, the recorded hashes judge.
             None if !is_as_recorded => {
-                differences.extend(changed(&runs).into_iter().map(|line| format!("{line}, on {}", place(cpu))));
+                differences.extend(changed(&runs).into_iter().map(|line| format!("{line}, on {cpu}")));
             }
             Some(first) => differences.extend(first.iter().zip(&runs).filter_map(|(a, b)| {
                 let found = difference(&a.outputs, &b.outputs)?;
-                Some(format!("{}, {} and {}: {found}", a.name, place(&cpus[0]), place(cpu)))
+                Some(format!("{}, {} and {cpu}: {found}", a.name, cpus[0]))
             })),
             None => {}
         }
         first.get_or_insert(runs);
     }
-    Ok((losses(), differences))
+    Ok(differences)
 }
 
 /// Lines of the recorded file for these runs.
@@ -294,7 +286,7 @@ mod tests {
 
     #[test]
     fn runs_on_every_instruction_set_give_the_recorded_bits() {
-        let (_, differences) = compare_runs(&cpus(&Isa::real(), 2).unwrap()).unwrap();
+        let differences = compare_runs(&cpus(&Isa::real(), 2).unwrap()).unwrap();
         assert!(differences.is_empty(), "{}", differences.join("\n"));
     }
 

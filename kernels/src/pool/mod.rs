@@ -30,6 +30,14 @@ pub struct Cpu {
     pool: Arc<Pool>,
 }
 
+/// Instruction set and number of threads, such as `avx2 with 1 thread`.
+impl std::fmt::Display for Cpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let threads = self.threads();
+        write!(f, "{} with {threads} thread{}", self.isa, if threads == 1 { "" } else { "s" })
+    }
+}
+
 /// Error of [`Cpu::detect`] and [`Cpu::new`].
 #[derive(Debug)]
 pub enum CpuError {

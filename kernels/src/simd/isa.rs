@@ -145,6 +145,13 @@ macro_rules! with_token {
     };
 }
 
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let remark = if matches!(self, Self::Scalar(_)) { " without FMA" } else { "" };
+        write!(f, "{}{remark}", self.kind())
+    }
+}
+
 impl Isa {
     /// Instruction set `kind`, if this machine has it.
     pub fn new(kind: IsaKind) -> Option<Self> {
