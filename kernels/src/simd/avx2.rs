@@ -1,7 +1,7 @@
 //! Eight lanes: AVX2 with FMA and F16C (x86 since 2013).
 #![allow(clippy::missing_transmute_annotations)]
 
-use super::{Kernel, Simd, x86_operations};
+use super::{Kernel, Simd, intrinsics};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -47,12 +47,12 @@ unsafe impl Simd for Avx2 {
         // SAFETY: the token proves the features.
         unsafe { inner(self, kernel) }
     }
-    x86_operations! {
+    intrinsics! {
         splat(x: f32) -> __m256 = _mm256_set1_ps(x);
         splat_u32(x: u32) -> __m256i = _mm256_set1_epi32(x as i32);
         iota() -> __m256i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     }
-    x86_operations! { unsafe
+    intrinsics! { unsafe
         load_ptr(p: *const f32) -> __m256 = _mm256_loadu_ps(p);
         store_ptr(p: *mut f32, x: __m256) -> () = _mm256_storeu_ps(p, x);
         load_ptr_partial(p: *const f32, n: usize) -> __m256 = _mm256_maskload_ps(p, window(n));
@@ -74,7 +74,7 @@ unsafe impl Simd for Avx2 {
             _mm_storeu_si128(p.cast(), packed);
         }
     }
-    x86_operations! {
+    intrinsics! {
         add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
         sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
         mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
@@ -102,7 +102,7 @@ unsafe impl Simd for Avx2 {
             (low, high)
         }
     }
-    x86_operations! {
+    intrinsics! {
         xor(a: __m256i, b: __m256i) -> __m256i = _mm256_xor_si256(a, b);
         and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
         or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
@@ -117,7 +117,7 @@ unsafe impl Simd for Avx2 {
         // SAFETY: the token proves AVX2 and FMA.
         unsafe { _mm256_srl_epi32(a, _mm_cvtsi32_si128(BITS as i32)) }
     }
-    x86_operations! {
+    intrinsics! {
         lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
     }
     #[inline(always)]
@@ -129,7 +129,7 @@ unsafe impl Simd for Avx2 {
             _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_xor_si256(b, bias), _mm256_xor_si256(a, bias)))
         }
     }
-    x86_operations! {
+    intrinsics! {
         select(mask: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, mask);
     }
     #[inline(always)]

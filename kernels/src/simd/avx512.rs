@@ -1,6 +1,6 @@
 //! Sixteen lanes: AVX-512 F, BW, DQ and VL (Skylake-X, Ice Lake, Sapphire Rapids, Zen 4 and later).
 
-use super::{Kernel, Simd, x86_operations};
+use super::{Kernel, Simd, intrinsics};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -46,12 +46,12 @@ unsafe impl Simd for Avx512 {
         // SAFETY: the token proves the features.
         unsafe { inner(self, kernel) }
     }
-    x86_operations! {
+    intrinsics! {
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);
         splat_u32(x: u32) -> __m512i = _mm512_set1_epi32(x as i32);
         iota() -> __m512i = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     }
-    x86_operations! { unsafe
+    intrinsics! { unsafe
         load_ptr(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
         store_ptr(p: *mut f32, x: __m512) -> () = _mm512_storeu_ps(p, x);
         load_ptr_partial(p: *const f32, n: usize) -> __m512 = _mm512_maskz_loadu_ps(first_lanes(n), p);
@@ -71,7 +71,7 @@ unsafe impl Simd for Avx512 {
             _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(value)));
         }
     }
-    x86_operations! {
+    intrinsics! {
         add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
         sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
         mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
@@ -100,7 +100,7 @@ unsafe impl Simd for Avx512 {
             (low, high)
         }
     }
-    x86_operations! {
+    intrinsics! {
         xor(a: __m512i, b: __m512i) -> __m512i = _mm512_xor_si512(a, b);
         and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
         or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
@@ -115,7 +115,7 @@ unsafe impl Simd for Avx512 {
         // SAFETY: the token proves AVX-512 F, BW, DQ and VL.
         unsafe { _mm512_srlv_epi32(a, _mm512_set1_epi32(BITS as i32)) }
     }
-    x86_operations! {
+    intrinsics! {
         lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
         lt_u32(a: __m512i, b: __m512i) -> __mmask16 = _mm512_cmplt_epu32_mask(a, b);
         select(mask: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(mask, b, a);

@@ -121,8 +121,8 @@ macro_rules! operations {
 pub(crate) use operations;
 
 /// Methods of [`Simd`] that are one expression of intrinsics each; those that take a pointer are `unsafe`.
-#[cfg(target_arch = "x86_64")]
-macro_rules! x86_operations {
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! intrinsics {
     (unsafe $($name:ident($($x:ident: $t:ty),*) -> $r:ty = $body:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name(self, $($x: $t),*) -> $r {
@@ -138,8 +138,8 @@ macro_rules! x86_operations {
         }
     )*};
 }
-#[cfg(target_arch = "x86_64")]
-pub(crate) use x86_operations;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use intrinsics;
 
 /// Maximum lanes of an instruction set, and lanes of a sum on every instruction set.
 pub(crate) const MAX_LANES: usize = 16;
