@@ -91,7 +91,7 @@ pub(crate) fn sweep<
             }
         }
     };
-    each_vector(simd, len, columns, ahead, x, p, u, y)
+    Streams { x, p, u, y }.sweep(simd, len, columns, ahead)
 }
 
 /// [`sweep`] for kernels with several sweeps per row: prefetches the rows at `far` into L2 at the pace of the sweep.
@@ -126,7 +126,7 @@ pub(crate) fn sweep_prefetching<
             }
         }
     };
-    each_vector(simd, len, columns, ahead, x, p, u, y)
+    Streams { x, p, u, y }.sweep(simd, len, columns, ahead)
 }
 
 /// Address of the row `rows` rows after `row`, for prefetching only: the row may not exist.
@@ -174,305 +174,269 @@ pub(crate) fn sweep_in_place<
     p: [&[f32]; NP],
     u: [&mut [X]; NU],
 ) -> [f32; SUMS] {
-    each_vector(simd, len, columns, |_| {}, x, p, u, [])
+    Streams { x, p, u, y: [] }.sweep(simd, len, columns, |_| {})
 }
 
-/// Loop of all sweeps; calls `ahead(c)`, which prefetches, at column `c`.
-#[inline(always)]
-fn each_vector<
-    S: Simd,
-    X: Element,
-    U: Element,
-    C: Columns<NX, NP, NU, NY, SUMS>,
-    const NX: usize,
-    const NP: usize,
-    const NU: usize,
-    const NY: usize,
-    const SUMS: usize,
->(
-    simd: S,
-    len: usize,
-    columns: &C,
-    ahead: impl Fn(usize),
-    x: [&[X]; NX],
-    p: [&[f32]; NP],
-    mut u: [&mut [U]; NU],
-    mut y: [&mut [X]; NY],
-) -> [f32; SUMS] {
-    for x in &x {
-        assert!(x.len() >= len);
-    }
-    for p in &p {
-        assert!(p.len() >= len);
-    }
-    for u in &u {
-        assert!(u.len() >= len);
-    }
-    for y in &y {
-        assert!(y.len() >= len);
-    }
-    // What a constant block excludes is not even compiled: that halves the time to compile this crate.
-    if const { S::LANES == 1 } {
-        // SAFETY: no stream is shorter than `len`.
-        return unsafe { each_column(simd, len, columns, ahead, &x, &p, &mut u, &mut y) };
-    }
-    let vectors = const { group_vectors::<S>(SUMS) };
-    let (group, block) = (vectors * S::LANES, block::<S>(SUMS));
-    let identity = simd.splat(C::IDENTITY);
-    // Four vectors of accumulators for each of the `vectors` steps of a block.
-    let mut wide = [[[identity; WIDTH]; SUMS]; MAX_VECTORS];
-    let mut c = 0;
-    while len - c >= block {
-        ahead(c);
-        macro_rules! step {
-            ($step:expr) => {{
-                let c = c + $step * WIDTH * S::LANES;
-                // SAFETY: the columns of the block are within `len`, and no stream is shorter than `len`.
-                unsafe { full(Wide(simd), columns, &x, &p, &mut u, &mut y, c, &mut wide[$step]) };
-            }};
+/// The streams of a row.
+struct Streams<'a, X, U, const NX: usize, const NP: usize, const NU: usize, const NY: usize> {
+    x: [&'a [X]; NX],
+    p: [&'a [f32]; NP],
+    u: [&'a mut [U]; NU],
+    y: [&'a mut [X]; NY],
+}
+
+impl<X: Element, U: Element, const NX: usize, const NP: usize, const NU: usize, const NY: usize>
+    Streams<'_, X, U, NX, NP, NU, NY>
+{
+    /// Loop of all sweeps; calls `ahead(c)`, which prefetches, at column `c`.
+    #[inline(always)]
+    fn sweep<S: Simd, C: Columns<NX, NP, NU, NY, SUMS>, const SUMS: usize>(
+        mut self,
+        simd: S,
+        len: usize,
+        columns: &C,
+        ahead: impl Fn(usize),
+    ) -> [f32; SUMS] {
+        for x in &self.x {
+            assert!(x.len() >= len);
         }
-        // Constant indices keep the accumulators in registers.
-        step!(0);
-        if const { group_vectors::<S>(SUMS) > 1 } {
-            step!(1);
+        for p in &self.p {
+            assert!(p.len() >= len);
         }
-        if const { group_vectors::<S>(SUMS) > 2 } {
-            step!(2);
-            step!(3);
+        for u in &self.u {
+            assert!(u.len() >= len);
         }
-        c += block;
-    }
-    // Vector v of quarter q of the 64 accumulators.
-    let accumulator = |k: usize, q: usize, v: usize| wide[(q * vectors + v) / WIDTH][k][(q * vectors + v) % WIDTH];
-    let mut sums = [[identity; SUMS]; MAX_VECTORS];
-    for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
-        *sums = from_fn(|k| accumulator(k, 0, v));
-    }
-    while len - c >= group {
-        for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
+        for y in &self.y {
+            assert!(y.len() >= len);
+        }
+        // What a constant block excludes is not even compiled: that halves the time to compile this crate.
+        if const { S::LANES == 1 } {
+            // SAFETY: no stream is shorter than `len`.
+            unsafe { self.each_column(simd, len, columns, ahead) }
+        } else {
             // SAFETY: as above.
-            unsafe { full(simd, columns, &x, &p, &mut u, &mut y, c + v * S::LANES, sums) };
+            unsafe { self.each_vector(simd, len, columns, ahead) }
         }
-        c += group;
     }
-    if c < len {
-        let first = len.saturating_sub(group);
+
+    /// [`Self::sweep`] for vectors of several lanes.
+    ///
+    /// # Safety
+    /// Every stream has at least `len` elements.
+    #[inline(always)]
+    unsafe fn each_vector<S: Simd, C: Columns<NX, NP, NU, NY, SUMS>, const SUMS: usize>(
+        &mut self,
+        simd: S,
+        len: usize,
+        columns: &C,
+        ahead: impl Fn(usize),
+    ) -> [f32; SUMS] {
+        let vectors = const { group_vectors::<S>(SUMS) };
+        let (group, block) = (vectors * S::LANES, block::<S>(SUMS));
+        let identity = simd.splat(C::IDENTITY);
+        // Four vectors of accumulators for each of the `vectors` steps of a block.
+        let mut wide = [[[identity; WIDTH]; SUMS]; MAX_VECTORS];
+        let mut c = 0;
+        while len - c >= block {
+            ahead(c);
+            macro_rules! step {
+                ($step:expr) => {{
+                    let c = c + $step * WIDTH * S::LANES;
+                    // SAFETY: the columns of the block are within `len`, and no stream is shorter than `len`.
+                    unsafe { self.full(Wide(simd), columns, c, &mut wide[$step]) };
+                }};
+            }
+            // Constant indices keep the accumulators in registers.
+            step!(0);
+            if const { group_vectors::<S>(SUMS) > 1 } {
+                step!(1);
+            }
+            if const { group_vectors::<S>(SUMS) > 2 } {
+                step!(2);
+                step!(3);
+            }
+            c += block;
+        }
+        // Vector v of quarter q of the 64 accumulators.
+        let accumulator = |k: usize, q: usize, v: usize| wide[(q * vectors + v) / WIDTH][k][(q * vectors + v) % WIDTH];
+        let mut sums = [[identity; SUMS]; MAX_VECTORS];
         for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
-            let start = first + v * S::LANES;
-            // SAFETY: as above; vectors that end at the row's end or before are within `len`.
-            unsafe {
-                if start + S::LANES <= c || start >= len {
-                    continue;
-                } else if start < c {
-                    overlapping(simd, columns, &x, &p, &mut u, &mut y, start, c, sums);
-                } else if const { group_vectors::<S>(SUMS) > 1 } && start + S::LANES <= len {
-                    full(simd, columns, &x, &p, &mut u, &mut y, start, sums);
-                } else {
-                    partial(simd, columns, &x, &p, &mut u, &mut y, start..len, sums);
+            *sums = from_fn(|k| accumulator(k, 0, v));
+        }
+        while len - c >= group {
+            for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
+                // SAFETY: as above.
+                unsafe { self.full(simd, columns, c + v * S::LANES, sums) };
+            }
+            c += group;
+        }
+        if c < len {
+            let first = len.saturating_sub(group);
+            for (v, sums) in sums.iter_mut().enumerate().take(vectors) {
+                let start = first + v * S::LANES;
+                // SAFETY: as above; vectors that end at the row's end or before are within `len`.
+                unsafe {
+                    if start + S::LANES <= c || start >= len {
+                        continue;
+                    } else if start < c {
+                        self.overlapping(simd, columns, start, c, sums);
+                    } else if const { group_vectors::<S>(SUMS) > 1 } && start + S::LANES <= len {
+                        self.full(simd, columns, start, sums);
+                    } else {
+                        self.partial(simd, columns, start..len, sums);
+                    }
                 }
             }
         }
-    }
-    let mut totals = [0.0; SUMS];
-    if const { SUMS == 0 } {
-        return totals;
-    }
-    for (k, total) in totals.iter_mut().enumerate() {
-        let mut lanes = [identity; MAX_LANES];
-        for (v, lanes) in lanes.iter_mut().enumerate().take(vectors) {
-            let first = C::combine(simd, sums[v][k], accumulator(k, 1, v));
-            *lanes = C::combine(simd, first, C::combine(simd, accumulator(k, 2, v), accumulator(k, 3, v)));
+        let mut totals = [0.0; SUMS];
+        if const { SUMS == 0 } {
+            return totals;
         }
-        *total = reduce_sixteen::<S>(lanes, |a, b| C::combine(simd, a, b), |a| C::fold(simd, a));
+        for (k, total) in totals.iter_mut().enumerate() {
+            let mut lanes = [identity; MAX_LANES];
+            for (v, lanes) in lanes.iter_mut().enumerate().take(vectors) {
+                let first = C::combine(simd, sums[v][k], accumulator(k, 1, v));
+                *lanes = C::combine(simd, first, C::combine(simd, accumulator(k, 2, v), accumulator(k, 3, v)));
+            }
+            *total = reduce_sixteen::<S>(lanes, |a, b| C::combine(simd, a, b), |a| C::fold(simd, a));
+        }
+        totals
     }
-    totals
-}
 
-/// [`each_vector`] for vectors of one lane.
-///
-/// # Safety
-/// Every stream has at least `len` elements.
-#[inline(always)]
-unsafe fn each_column<
-    S: Simd,
-    X: Element,
-    U: Element,
-    C: Columns<NX, NP, NU, NY, SUMS>,
-    const NX: usize,
-    const NP: usize,
-    const NU: usize,
-    const NY: usize,
-    const SUMS: usize,
->(
-    simd: S,
-    len: usize,
-    columns: &C,
-    ahead: impl Fn(usize),
-    x: &[&[X]; NX],
-    p: &[&[f32]; NP],
-    u: &mut [&mut [U]; NU],
-    y: &mut [&mut [X]; NY],
-) -> [f32; SUMS] {
-    const BLOCK: usize = WIDTH * MAX_LANES;
-    let mut sums = [[simd.splat(C::IDENTITY); SUMS]; BLOCK];
-    let (blocks, groups) = (len - len % BLOCK, len - len % MAX_LANES);
-    for c in 0..len {
-        if c % block::<S>(SUMS) == 0 {
-            ahead(c);
+    /// [`Self::sweep`] for vectors of one lane.
+    ///
+    /// # Safety
+    /// Every stream has at least `len` elements.
+    #[inline(always)]
+    unsafe fn each_column<S: Simd, C: Columns<NX, NP, NU, NY, SUMS>, const SUMS: usize>(
+        &mut self,
+        simd: S,
+        len: usize,
+        columns: &C,
+        ahead: impl Fn(usize),
+    ) -> [f32; SUMS] {
+        const BLOCK: usize = WIDTH * MAX_LANES;
+        let mut sums = [[simd.splat(C::IDENTITY); SUMS]; BLOCK];
+        let (blocks, groups) = (len - len % BLOCK, len - len % MAX_LANES);
+        for c in 0..len {
+            if c % block::<S>(SUMS) == 0 {
+                ahead(c);
+            }
+            let accumulator = match c {
+                c if c < blocks => c % BLOCK,
+                c if c < groups => c % MAX_LANES,
+                // The last columns are added to the last of 16 accumulators, if there are that many columns.
+                c if groups > 0 => c + MAX_LANES - len,
+                c => c,
+            };
+            // SAFETY: the caller's promise.
+            unsafe { self.full(simd, columns, c, &mut sums[accumulator]) };
         }
-        let accumulator = match c {
-            c if c < blocks => c % BLOCK,
-            c if c < groups => c % MAX_LANES,
-            // The last columns are added to the last of 16 accumulators, if there are that many columns.
-            c if groups > 0 => c + MAX_LANES - len,
-            c => c,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { full(simd, columns, x, p, u, y, c, &mut sums[accumulator]) };
+        from_fn(|k| {
+            let lane = |i: usize| {
+                let pair = |i: usize| C::combine(simd, sums[i][k], sums[i + MAX_LANES][k]);
+                C::combine(simd, pair(i), pair(i + 2 * MAX_LANES))
+            };
+            reduce_sixteen::<S>(from_fn(lane), |a, b| C::combine(simd, a, b), |a| C::fold(simd, a))
+        })
     }
-    from_fn(|k| {
-        let lane = |i: usize| {
-            let pair = |i: usize| C::combine(simd, sums[i][k], sums[i + MAX_LANES][k]);
-            C::combine(simd, pair(i), pair(i + 2 * MAX_LANES))
-        };
-        reduce_sixteen::<S>(from_fn(lane), |a, b| C::combine(simd, a, b), |a| C::fold(simd, a))
-    })
-}
 
-/// One full vector of columns from `c` on.
-///
-/// # Safety
-/// Every stream has at least `c + LANES` elements.
-#[inline(always)]
-unsafe fn full<
-    S: Simd,
-    X: Element,
-    U: Element,
-    C: Columns<NX, NP, NU, NY, SUMS>,
-    const NX: usize,
-    const NP: usize,
-    const NU: usize,
-    const NY: usize,
-    const SUMS: usize,
->(
-    simd: S,
-    columns: &C,
-    x: &[&[X]; NX],
-    p: &[&[f32]; NP],
-    u: &mut [&mut [U]; NU],
-    y: &mut [&mut [X]; NY],
-    c: usize,
-    sums: &mut [S::F32; SUMS],
-) {
-    let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
-    // SAFETY: the caller guarantees LANES elements from c on in every stream.
-    unsafe {
-        for i in 0..NX {
-            vx[i] = X::load_ptr(simd, x[i].as_ptr().add(c));
+    /// One full vector of columns from `c` on.
+    ///
+    /// # Safety
+    /// Every stream has at least `c + LANES` elements.
+    #[inline(always)]
+    unsafe fn full<S: Simd, C: Columns<NX, NP, NU, NY, SUMS>, const SUMS: usize>(
+        &mut self,
+        simd: S,
+        columns: &C,
+        c: usize,
+        sums: &mut [S::F32; SUMS],
+    ) {
+        let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
+        // SAFETY: the caller guarantees LANES elements from c on in every stream.
+        unsafe {
+            for (vector, x) in vx.iter_mut().zip(&self.x) {
+                *vector = X::load_ptr(simd, x.as_ptr().add(c));
+            }
+            for (vector, p) in vp.iter_mut().zip(&self.p) {
+                *vector = simd.load_ptr(p.as_ptr().add(c));
+            }
+            for (vector, u) in vu.iter_mut().zip(&self.u) {
+                *vector = U::load_ptr(simd, u.as_ptr().add(c));
+            }
+            let vy = columns.step(simd, vx, vp, &mut vu, sums);
+            for (vector, u) in vu.iter().zip(&mut self.u) {
+                U::store_ptr(simd, u.as_mut_ptr().add(c), *vector);
+            }
+            for (vector, y) in vy.iter().zip(&mut self.y) {
+                X::store_ptr(simd, y.as_mut_ptr().add(c), *vector);
+            }
         }
-        for i in 0..NP {
-            vp[i] = simd.load_ptr(p[i].as_ptr().add(c));
+    }
+
+    /// Last vector of a row, from `c` on. Columns below `done` are recomputed, but neither summed nor updated a second time.
+    /// Faster than a partial vector, which goes through memory in bf16.
+    ///
+    /// # Safety
+    /// Every stream has at least `c + LANES` elements.
+    #[inline(always)]
+    unsafe fn overlapping<S: Simd, C: Columns<NX, NP, NU, NY, SUMS>, const SUMS: usize>(
+        &mut self,
+        simd: S,
+        columns: &C,
+        c: usize,
+        done: usize,
+        sums: &mut [S::F32; SUMS],
+    ) {
+        let recomputed = simd.first(done - c);
+        let (sums_before, mut u_before) = (*sums, [simd.zero(); NU]);
+        // SAFETY: the caller guarantees LANES elements from c on in every stream.
+        unsafe {
+            for (vector, u) in u_before.iter_mut().zip(&self.u) {
+                *vector = U::load_ptr(simd, u.as_ptr().add(c));
+            }
+            self.full(simd, columns, c, sums);
+            for (before, u) in u_before.iter().zip(&mut self.u) {
+                let updated = U::load_ptr(simd, u.as_ptr().add(c));
+                U::store_ptr(simd, u.as_mut_ptr().add(c), simd.select(recomputed, *before, updated));
+            }
         }
-        for i in 0..NU {
-            vu[i] = U::load_ptr(simd, u[i].as_ptr().add(c));
+        for (sum, before) in sums.iter_mut().zip(&sums_before) {
+            *sum = simd.select(recomputed, *before, *sum);
         }
+    }
+
+    /// Fewer than LANES columns at the end of a row.
+    #[inline(always)]
+    fn partial<S: Simd, C: Columns<NX, NP, NU, NY, SUMS>, const SUMS: usize>(
+        &mut self,
+        simd: S,
+        columns: &C,
+        range: Range<usize>,
+        sums: &mut [S::F32; SUMS],
+    ) {
+        let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
+        for (vector, x) in vx.iter_mut().zip(&self.x) {
+            *vector = X::load_partial(simd, &x[range.clone()]);
+        }
+        for (vector, p) in vp.iter_mut().zip(&self.p) {
+            *vector = simd.load_partial(&p[range.clone()]);
+        }
+        for (vector, u) in vu.iter_mut().zip(&self.u) {
+            *vector = U::load_partial(simd, &u[range.clone()]);
+        }
+        let before = *sums;
         let vy = columns.step(simd, vx, vp, &mut vu, sums);
-        for i in 0..NU {
-            U::store_ptr(simd, u[i].as_mut_ptr().add(c), vu[i]);
+        for (vector, u) in vu.iter().zip(&mut self.u) {
+            U::store_partial(simd, &mut u[range.clone()], *vector);
         }
-        for i in 0..NY {
-            X::store_ptr(simd, y[i].as_mut_ptr().add(c), vy[i]);
+        for (vector, y) in vy.iter().zip(&mut self.y) {
+            X::store_partial(simd, &mut y[range.clone()], *vector);
         }
-    }
-}
-
-/// Last vector of a row, from `c` on. Columns below `done` are recomputed, but neither summed nor updated a second time.
-/// Faster than a partial vector, which goes through memory in bf16.
-///
-/// # Safety
-/// Every stream has at least `c + LANES` elements.
-#[inline(always)]
-unsafe fn overlapping<
-    S: Simd,
-    X: Element,
-    U: Element,
-    C: Columns<NX, NP, NU, NY, SUMS>,
-    const NX: usize,
-    const NP: usize,
-    const NU: usize,
-    const NY: usize,
-    const SUMS: usize,
->(
-    simd: S,
-    columns: &C,
-    x: &[&[X]; NX],
-    p: &[&[f32]; NP],
-    u: &mut [&mut [U]; NU],
-    y: &mut [&mut [X]; NY],
-    c: usize,
-    done: usize,
-    sums: &mut [S::F32; SUMS],
-) {
-    let recomputed = simd.first(done - c);
-    let (sums_before, mut u_before) = (*sums, [simd.zero(); NU]);
-    // SAFETY: the caller guarantees LANES elements from c on in every stream.
-    unsafe {
-        for i in 0..NU {
-            u_before[i] = U::load_ptr(simd, u[i].as_ptr().add(c));
+        let inside = simd.first(range.len());
+        for (sum, before) in sums.iter_mut().zip(&before) {
+            *sum = simd.select(inside, *sum, *before);
         }
-        full(simd, columns, x, p, u, y, c, sums);
-        for i in 0..NU {
-            let updated = U::load_ptr(simd, u[i].as_ptr().add(c));
-            U::store_ptr(simd, u[i].as_mut_ptr().add(c), simd.select(recomputed, u_before[i], updated));
-        }
-    }
-    for k in 0..SUMS {
-        sums[k] = simd.select(recomputed, sums_before[k], sums[k]);
-    }
-}
-
-/// Fewer than LANES columns at the end of a row.
-#[inline(always)]
-fn partial<
-    S: Simd,
-    X: Element,
-    U: Element,
-    C: Columns<NX, NP, NU, NY, SUMS>,
-    const NX: usize,
-    const NP: usize,
-    const NU: usize,
-    const NY: usize,
-    const SUMS: usize,
->(
-    simd: S,
-    columns: &C,
-    x: &[&[X]; NX],
-    p: &[&[f32]; NP],
-    u: &mut [&mut [U]; NU],
-    y: &mut [&mut [X]; NY],
-    range: Range<usize>,
-    sums: &mut [S::F32; SUMS],
-) {
-    let (mut vx, mut vp, mut vu) = ([simd.zero(); NX], [simd.zero(); NP], [simd.zero(); NU]);
-    for i in 0..NX {
-        vx[i] = X::load_partial(simd, &x[i][range.clone()]);
-    }
-    for i in 0..NP {
-        vp[i] = simd.load_partial(&p[i][range.clone()]);
-    }
-    for i in 0..NU {
-        vu[i] = U::load_partial(simd, &u[i][range.clone()]);
-    }
-    let before = *sums;
-    let vy = columns.step(simd, vx, vp, &mut vu, sums);
-    for i in 0..NU {
-        U::store_partial(simd, &mut u[i][range.clone()], vu[i]);
-    }
-    for i in 0..NY {
-        X::store_partial(simd, &mut y[i][range.clone()], vy[i]);
-    }
-    let inside = simd.first(range.len());
-    for k in 0..SUMS {
-        sums[k] = simd.select(inside, sums[k], before[k]);
     }
 }
