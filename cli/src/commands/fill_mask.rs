@@ -38,11 +38,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 pub(crate) fn print(out: &mut impl Write, text: &str, masks: &[Vec<Candidate>]) -> Result<()> {
     writeln!(out, "{text}")?;
     for candidates in masks {
-        let words: Vec<_> = candidates
-            .iter()
-            .map(|c| format!("{} {:.1} %", c.piece.trim_start_matches('▁'), 100.0 * c.probability))
-            .collect();
-        writeln!(out, "    {}", words.join("   "))?;
+        writeln!(out, "    {}", line(candidates))?;
     }
     Ok(())
+}
+
+/// The candidates of a mask.
+pub(super) fn line(candidates: &[Candidate]) -> String {
+    let word = |c: &Candidate| format!("{} {:.1} %", c.piece.trim_start_matches('▁'), 100.0 * c.probability);
+    candidates.iter().map(word).collect::<Vec<_>>().join("   ")
 }

@@ -54,12 +54,9 @@ const EVALUATIONS: f64 = 9.0;
 const EVALUATION_SHARE: f64 = 0.15;
 /// Training time in seconds below which a note says what to expect; after 240 s the fills were frequent words.
 const SHORT: f64 = 600.0;
-/// Sentences to fill at the end.
-const EXAMPLES: [&str; 3] = [
-    "The [MASK] of the country is bordered by the sea.",
-    "She was very [MASK] to see her sister.",
-    "And the [MASK] said to Moses, go to the people.",
-];
+/// Held-out sentences to fill at the end, and their words.
+const PROMPTS: usize = 5;
+const WORDS: std::ops::RangeInclusive<usize> = 7..=14;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -172,16 +169,22 @@ fn expect_free(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Trains a vocabulary on the documents that are not held out.
-fn train_tokenizer(cpu: &Cpu, split: &SplitSettings) -> Result<Tokenizer> {
+/// Sentences of the documents on one side of the split.
+fn sentences(split: &SplitSettings, side: Side) -> Result<Vec<String>> {
     let mut splitter = Splitter::new(split);
-    let mut lines = Vec::new();
+    let mut sentences = Vec::new();
     for document in Documents::new(vec![text::all()], &CorpusSettings::default())? {
         let document = document?;
-        if splitter.assign(document.content_hash()) == Side::Train {
-            lines.extend(document.sentences().map(str::to_owned));
+        if splitter.assign(document.content_hash()) == side {
+            sentences.extend(document.sentences().map(str::to_owned));
         }
     }
+    Ok(sentences)
+}
+
+/// Trains a vocabulary on the documents that are not held out.
+fn train_tokenizer(cpu: &Cpu, split: &SplitSettings) -> Result<Tokenizer> {
+    let lines = sentences(split, Side::Train)?;
     let config = TrainerConfig { vocab_size: VOCABULARY, ..TrainerConfig::default() };
     Ok(cpu.install(|| tokenizer::train(&lines, &config, |_| ()))?)
 }
@@ -270,12 +273,42 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Prints filled masks and the loss relative to the baseline.
+/// Held-out sentences, evenly spread, whose longest word that is a single piece is masked, and that word.
+fn prompts(tokenizer: &Tokenizer) -> Result<Vec<(String, String)>> {
+    let mut all = Vec::new();
+    for sentence in sentences(&SplitSettings::default(), Side::HeldOut)? {
+        let words: Vec<&str> = sentence.split(' ').collect();
+        if !WORDS.contains(&words.len()) {
+            continue;
+        }
+        let mut longest: Option<usize> = None;
+        for (at, word) in words.iter().enumerate() {
+            let is_longer = longest.is_none_or(|longest| word.len() > words[longest].len());
+            if is_longer && word.bytes().all(|c| c.is_ascii_lowercase()) && tokenizer.encode(word)?.len() == 1 {
+                longest = Some(at);
+            }
+        }
+        if let Some(at) = longest {
+            let masked = [&words[..at], &["[MASK]"], &words[at + 1..]].concat().join(" ");
+            all.push((masked, words[at].to_owned()));
+        }
+    }
+    ensure!(all.len() >= PROMPTS, "the held-out text has {} sentences to fill", all.len());
+    let step = all.len() / PROMPTS;
+    Ok(all.into_iter().skip(step / 2).step_by(step).take(PROMPTS).collect())
+}
+
+/// Prints held-out sentences with filled masks beside the words that were there, and the loss relative to the baseline.
 fn show(folder: &Path, cpu: Cpu, evaluation: Option<&EvaluationRecord<HeldOutFigures>>) -> Result<()> {
     let mut out = results();
     let mut filler = MaskFiller::load(folder, Device::Cpu(cpu))?;
-    for text in EXAMPLES {
-        fill_mask::print(&mut out, text, &filler.fill(text, 5)?)?;
+    for (text, word) in prompts(&Tokenizer::load(folder)?)? {
+        writeln!(out, "{text}")?;
+        writeln!(
+            out,
+            "    {word}: {}",
+            filler.fill(&text, 5)?.iter().map(|mask| fill_mask::line(mask)).collect::<String>()
+        )?;
     }
     let record = evaluation.context("the run ended without an evaluation")?;
     writeln!(out, "{}", pretrain::evaluation_line(record, false))?;
