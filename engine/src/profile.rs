@@ -59,7 +59,7 @@ impl Peak {
         Self {
             flops: roofline::fma_peak(cpu, 0.2),
             bandwidth: roofline::copy_bandwidth(cpu, 64 << 20, 2),
-            caches: roofline::caches(cpu, 0.05),
+            caches: roofline::caches(cpu, 0.01),
         }
     }
 
@@ -68,7 +68,7 @@ impl Peak {
         Self { flops, bandwidth, caches: [None; 2] }
     }
 
-    /// What limits a launch of `cost`, and its least time in seconds: FLOPs, a cache, or memory.
+    /// Limit of a launch of `cost` (`FLOPs`, a cache or `memory`), and its least time in seconds.
     pub fn limit(&self, cost: Cost) -> (&'static str, f64) {
         let cache = self.caches.iter().flatten().find(|cache| cost.bytes <= cache.bytes as u64);
         let (name, bandwidth) = cache.map_or(("memory", self.bandwidth), |cache| (cache.name, cache.bandwidth));

@@ -303,12 +303,8 @@ fn show(folder: &Path, cpu: Cpu, evaluation: Option<&EvaluationRecord<HeldOutFig
     let mut out = results();
     let mut filler = MaskFiller::load(folder, Device::Cpu(cpu))?;
     for (text, word) in prompts(&Tokenizer::load(folder)?)? {
-        writeln!(out, "{text}")?;
-        writeln!(
-            out,
-            "    {word}: {}",
-            filler.fill(&text, 5)?.iter().map(|mask| fill_mask::line(mask)).collect::<String>()
-        )?;
+        let candidates = filler.fill(&text, 5)?.concat();
+        writeln!(out, "{text}\n    {word}: {}", fill_mask::line(&candidates))?;
     }
     let record = evaluation.context("the run ended without an evaluation")?;
     writeln!(out, "{}", pretrain::evaluation_line(record, false))?;

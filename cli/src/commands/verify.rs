@@ -24,7 +24,7 @@ use engine::{
 use std::{fs, io::Write, path::Path, sync::atomic::AtomicBool, time::Instant};
 
 static RECIPE: &str = include_str!("verify.toml");
-/// Lines `RUN OUTPUT HASH`, and `RUN loss` with the loss of each step.
+/// Lines `RUN: OUTPUT HASH`, and `RUN: loss` with the loss of each step.
 static RECORDED: &str = include_str!("verify.txt");
 
 /// Lines of the program's text that the runs use.
@@ -93,57 +93,70 @@ fn compare_runs(cpus: &[Cpu]) -> Result<Vec<String>> {
     let mut first: Option<Vec<Run>> = None;
     for cpu in cpus {
         let runs = runs(cpu).with_context(|| cpu.to_string())?;
-        let is_as_recorded = describe(&runs) == RECORDED;
-        match &first {
-            None if !is_as_recorded => {
-                differences.extend(changed(&runs).into_iter().map(|line| format!("{line}, on {cpu}")));
-            }
-            Some(first) => differences.extend(first.iter().zip(&runs).filter_map(|(a, b)| {
-                let found = difference(&a.outputs, &b.outputs)?;
-                Some(format!("{}, {} and {cpu}: {found}", a.name, cpus[0]))
-            })),
-            None => {}
-        }
+        differences.extend(match &first {
+            None => changed(&runs).into_iter().map(|line| format!("{line}, on {cpu}")).collect::<Vec<_>>(),
+            Some(first) => first
+                .iter()
+                .zip(&runs)
+                .filter_map(|(a, b)| {
+                    let found = difference(&a.outputs, &b.outputs)?;
+                    Some(format!("{}, {} and {cpu}: {found}", a.name, cpus[0]))
+                })
+                .collect(),
+        });
         first.get_or_insert(runs);
     }
     Ok(differences)
 }
 
-/// Lines of the recorded file for these runs.
-fn describe(runs: &[Run]) -> String {
-    let mut lines = "# Bits of the runs of `albert doctor --verify`: cli/src/commands/verify.rs\n".to_owned();
-    for Run { name, outputs } in runs {
-        for output in outputs {
-            let value = if output.name == LOSS { join(&floats(output)) } else { format!("{:016x}", output.hash()) };
-            lines.push_str(&format!("{name}: {} {value}\n", output.name));
-        }
-    }
-    lines
+/// Names (`RUN: OUTPUT`) and recorded forms of all outputs: a hash, of a loss the value at each step.
+fn described(runs: &[Run]) -> Vec<(String, String)> {
+    let form = |output: &Output| match output.name == LOSS {
+        true => floats(output).iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        false => format!("{:016x}", output.hash()),
+    };
+    let named = |run: &Run, output: &Output| (format!("{}: {}", run.name, output.name), form(output));
+    runs.iter().flat_map(|run| run.outputs.iter().map(move |output| named(run, output))).collect()
 }
 
-/// What differs from the recorded file: of a loss, the step.
+/// The recorded outputs: names and forms, as in [`described`].
+fn recorded() -> impl Iterator<Item = (&'static str, &'static str)> {
+    // Names may have spaces, and so may the list of losses.
+    let split = |line: &'static str| match line.find(&format!(": {LOSS} ")) {
+        Some(at) => line.split_at(at + format!(": {LOSS}").len()),
+        None => line.rsplit_once(' ').unwrap_or((line, "")),
+    };
+    let lines = RECORDED.lines().filter(|line| !line.starts_with('#'));
+    lines.map(split).map(|(name, form)| (name, form.trim_start()))
+}
+
+/// Differences from the recorded outputs, those that are missing or new included; of a loss, the first step.
 fn changed(runs: &[Run]) -> Vec<String> {
-    let found = describe(runs);
-    found
-        .lines()
-        .filter(|line| !RECORDED.lines().any(|recorded| recorded == *line))
-        .map(|line| {
-            let key = line.rsplit_once(&format!(" {LOSS} ")).map(|(run, _)| format!("{run} {LOSS} "));
-            let recorded = key.as_deref().and_then(|key| RECORDED.lines().find_map(|line| line.strip_prefix(key)));
-            let (Some(key), Some(recorded)) = (key, recorded) else { return format!("{line}: not as recorded") };
-            let steps = line[key.len()..].split(' ').zip(recorded.split(' ')).enumerate();
-            match steps.into_iter().find(|(_, (a, b))| a != b) {
-                Some((step, (found, recorded))) => format!("{key}of step {}: {found}, recorded {recorded}", step + 1),
-                None => format!("{key}: {} steps, not as recorded", line[key.len()..].split(' ').count()),
+    let found = described(runs);
+    let mut differences = Vec::new();
+    for (name, form) in &found {
+        match recorded().find(|(other, _)| other == name) {
+            None => differences.push(format!("{name}: not recorded")),
+            Some((_, recorded)) if recorded == form => {}
+            Some((_, recorded)) => {
+                let mut steps = form.split(' ').zip(recorded.split(' ')).zip(1..);
+                differences.push(match steps.find(|((a, b), _)| a != b) {
+                    Some(((a, b), step)) if name.ends_with(LOSS) => format!("{name} of step {step}: {a}, recorded {b}"),
+                    Some(((a, b), _)) => format!("{name}: {a}, recorded {b}"),
+                    None => format!("{name}: another number of steps is recorded"),
+                });
             }
-        })
-        .collect()
+        }
+    }
+    let is_missing = |name: &str| !found.iter().any(|(other, _)| other == name);
+    differences.extend(recorded().filter(|(name, _)| is_missing(name)).map(|(name, _)| format!("{name}: missing")));
+    differences
 }
 
 /// The recorded losses of pre-training in f32, every tenth step.
 fn losses() -> String {
-    let key = format!("{}: {LOSS} ", RUNS[2]);
-    let line = RECORDED.lines().find_map(|line| line.strip_prefix(&key)).unwrap_or_default();
+    let key = format!("{}: {LOSS}", RUNS[2]);
+    let (_, line) = recorded().find(|(name, _)| *name == key).expect("the losses are recorded");
     let all: Vec<&str> = line.split(' ').collect();
     let every_tenth = all.iter().enumerate().filter(|(i, _)| *i == 0 || (i + 1) % 10 == 0);
     let steps =
@@ -151,13 +164,10 @@ fn losses() -> String {
     format!("losses            recorded for {}\n{}", RUNS[2], steps.trim_end())
 }
 
+/// Elements of an output of f64.
 fn floats(output: &Output) -> Vec<f64> {
     let pairs = output.bits.chunks_exact(output.words);
     pairs.map(|words| f64::from_bits(u64::from(words[0]) | u64::from(words[1]) << 32)).collect()
-}
-
-fn join(values: &[f64]) -> String {
-    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// Names of the runs, in order.
@@ -295,25 +305,39 @@ mod tests {
     #[ignore = "writes a file of the repository"]
     fn record() {
         let runs = runs(&Cpu::new(Isa::real()[0], 1).unwrap()).unwrap();
-        fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/verify.txt"), describe(&runs)).unwrap();
+        let header = "# Bits of the runs of `albert doctor --verify`: cli/src/commands/verify.rs\n";
+        let lines = described(&runs).iter().map(|(name, form)| format!("{name} {form}\n")).collect::<String>();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/verify.txt");
+        fs::write(path, header.to_owned() + &lines).unwrap();
+    }
+
+    /// The differences of `runs`, without those of outputs that they lack.
+    fn changed_in(runs: &[Run]) -> Vec<String> {
+        changed(runs).into_iter().filter(|line| !line.ends_with(": missing")).collect()
     }
 
     #[test]
     fn a_changed_loss_names_its_step() {
-        let mut lines = RECORDED.lines().filter(|line| line.starts_with("pre-training f32: loss "));
-        let mut values: Vec<f64> = lines.next().unwrap().split(' ').skip(3).map(|loss| loss.parse().unwrap()).collect();
-        let recorded = values[12];
+        let (_, losses) = recorded().find(|(name, _)| *name == "pre-training f32: loss").unwrap();
+        let mut values: Vec<f64> = losses.split(' ').map(|loss| loss.parse().unwrap()).collect();
+        let run = |values: &[f64]| [Run { name: RUNS[2], outputs: vec![Output::of_f64(LOSS, values)] }];
+        assert!(changed_in(&run(&values)).is_empty());
+        let before = values[12];
         values[12] += 1.0;
-        let run = Run { name: RUNS[2], outputs: vec![Output::of_f64(LOSS, &values)] };
-        let message = format!("pre-training f32: loss of step 13: {}, recorded {recorded}", recorded + 1.0);
-        assert_eq!(changed(&[run]), [message]);
+        let message = format!("pre-training f32: loss of step 13: {}, recorded {before}", before + 1.0);
+        assert_eq!(changed_in(&run(&values)), [message]);
+        assert_eq!(changed_in(&run(&values[..12])), ["pre-training f32: loss: another number of steps is recorded"]);
     }
 
     #[test]
-    fn a_changed_tensor_is_named() {
-        let run = Run { name: "forward", outputs: vec![Output::new("pooled", &[1f32])] };
-        let changed = changed(&[run]);
-        assert!(changed[0].starts_with("forward: pooled ") && changed[0].ends_with(": not as recorded"), "{changed:?}");
+    fn changed_missing_and_new_outputs_are_named() {
+        let runs = |name| [Run { name: "forward", outputs: vec![Output::new(name, &[1f32])] }];
+        let found = changed_in(&runs("pooled"));
+        assert!(found.len() == 1 && found[0].starts_with("forward: pooled: "), "{found:?}");
+        assert_eq!(changed_in(&runs("other")), ["forward: other: not recorded"]);
+        let missing = changed(&[]);
+        assert_eq!(missing.len(), RECORDED.lines().count() - 1);
+        assert_eq!(missing[0], "vocabulary: tokenizer.json: missing");
     }
 
     /// The README shows the losses that the program prints.
