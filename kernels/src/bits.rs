@@ -5,7 +5,6 @@
 //! system's C library computes an input. [`compare`] runs all cases and compares CPUs with each other and with the bits that
 //! are recorded in `kernels/bits.txt`.
 
-use crate::int8::{self, DotKind};
 use crate::operation::{Case, Operation, Outcome};
 use crate::pool::Cpu;
 use crate::runner::{CpuRunner, Runner};
@@ -66,8 +65,7 @@ pub struct Comparison {
 /// Runs the cases of an operation on all data, and compares their bits between the CPUs and with the recorded ones. Cases
 /// of more than `most_flops` operations are omitted.
 ///
-/// 8-bit layers with seven bits of activations (AVX2 without VNNI) are compared with each other only. CPUs without the
-/// instruction for multiply-adds run the smallest cases only.
+/// CPUs without the instruction for multiply-adds run the smallest cases only.
 ///
 /// # Panics
 /// If `cpus` is empty, or a kernel writes outside its outputs.
@@ -115,26 +113,21 @@ fn compare_case(
     recorded: &str,
     comparison: &mut Comparison,
 ) -> String {
-    // The 8-bit layer quantizes to as many levels as the dot product's instructions allow.
-    let levels = |cpu: &Cpu| match operation.name == int8::OPERATION.name {
-        true => DotKind::of(cpu.isa().kind()).levels(),
-        false => DotKind::Scalar.levels(),
-    };
     let name = operation.name;
     let small = (operation.cost)(case).flops <= MOST_FLOPS_WITHOUT_FMA;
     let cpus: Vec<&Cpu> = cpus.iter().filter(|cpu| small || !matches!(cpu.isa(), Isa::Scalar(_))).collect();
     if cpus.is_empty() {
         return recorded.to_owned();
     }
-    let mut firsts: Vec<(&Cpu, Vec<Output>)> = Vec::new();
+    let mut first: Option<(&Cpu, Vec<Output>)> = None;
     for cpu in cpus {
         let Ok(outputs) = outputs(operation, case, cpu, data) else {
-            assert!(firsts.is_empty(), "{name} {case} runs on some CPUs only");
+            assert!(first.is_none(), "{name} {case} runs on some CPUs only");
             break;
         };
         assert!(!outputs.is_empty(), "{name} {case} records nothing");
-        let Some((before, first)) = firsts.iter().find(|(other, _)| levels(other) == levels(cpu)) else {
-            firsts.push((cpu, outputs));
+        let Some((before, first)) = &first else {
+            first = Some((cpu, outputs));
             continue;
         };
         if let Some(difference) = difference(first, &outputs) {
@@ -142,7 +135,7 @@ fn compare_case(
         }
     }
     let is_first = usize::from(data == Data::Uniform);
-    let Some((cpu, outputs)) = firsts.first() else {
+    let Some((_, outputs)) = first else {
         comparison.skipped += is_first;
         if recorded != NO_BITS {
             comparison.differences.push(format!("{name} {case}, {data}: cannot run; recorded {recorded}"));
@@ -153,8 +146,8 @@ fn compare_case(
     comparison.outputs += outputs.len();
     let has_nan = |output: &&Output| output.bits.contains(&f32::NAN.to_bits());
     comparison.with_nan += outputs.iter().filter(has_nan).count();
-    let word = check_word(outputs);
-    if levels(cpu) == DotKind::Scalar.levels() && recorded != word {
+    let word = check_word(&outputs);
+    if recorded != word {
         comparison.differences.push(format!("{name} {case}, {data}: bits {word}, recorded {recorded}"));
     }
     word

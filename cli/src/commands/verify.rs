@@ -1,7 +1,7 @@
 //! `albert doctor --verify`: compares the bits that this machine computes with recorded ones.
 //!
 //! First every case of every operation ([`engine::bits`]); then whole runs on a part of the program's text: a vocabulary,
-//! shards, pre-training in f32 and bf16, a forward pass, fine-tuning. Each is done on every instruction set of the machine,
+//! shards, pre-training in f32 and bf16, forward passes in f32 and int8, fine-tuning. Each is done on every instruction set of the machine,
 //! or the one in `ALBERT_ISA`, with one thread and with all.
 
 use super::text;
@@ -171,7 +171,8 @@ fn floats(output: &Output) -> Vec<f64> {
 }
 
 /// Names of the runs, in order.
-const RUNS: [&str; 6] = ["vocabulary", "data", "pre-training f32", "pre-training bf16", "forward", "fine-tuning"];
+const RUNS: [&str; 7] =
+    ["vocabulary", "data", "pre-training f32", "pre-training bf16", "forward", "forward int8", "fine-tuning"];
 
 /// All runs on a CPU.
 fn runs(cpu: &Cpu) -> Result<Vec<Run>> {
@@ -192,7 +193,8 @@ fn runs(cpu: &Cpu) -> Result<Vec<Run>> {
         data,
         pretraining("f32")?,
         pretraining("bf16")?,
-        forward(&path("f32"), &tokenizer, cpu)?,
+        forward(&path("f32"), &tokenizer, false, cpu)?,
+        forward(&path("f32"), &tokenizer, true, cpu)?,
         finetuned(&path("f32"), text, &path("task"), cpu)?,
     ];
     Ok(RUNS.into_iter().zip(outputs).map(|(name, outputs)| Run { name, outputs }).collect())
@@ -255,9 +257,10 @@ fn pretrained(data: &Path, tokenizer: &Tokenizer, dtype: &str, run: &Path, cpu: 
     Ok([outputs, tensors(run)?].concat())
 }
 
-/// All tensors of a forward pass.
-fn forward(model: &Path, tokenizer: &Tokenizer, cpu: &Cpu) -> Result<Vec<Output>> {
+/// All tensors of a forward pass, which multiplies in f32 or `int8`.
+fn forward(model: &Path, tokenizer: &Tokenizer, int8: bool, cpu: &Cpu) -> Result<Vec<Output>> {
     let mut forward = Forward::load(model, Device::Cpu(cpu.clone()))?;
+    forward.set_int8(int8)?;
     let specials = tokenizer.specials();
     let text = tokenizer.encode("She was very glad to see her sister.")?;
     let ids = [&[specials.cls], &text[..], &[specials.sep]].concat();

@@ -126,7 +126,7 @@ impl Dense {
         }
         let (rows, _) = x.shape().rows_cols();
         let weight = tape.params().quantized(tape.cpu(), self.weight.clone(), self.k);
-        let mut scratch = tape.alloc([int8::scratch_len(rows, self.k)], DType::U32)?;
+        let mut scratch = tape.alloc([weight.scratch_len(rows)], DType::U32)?;
         tape.launch(name, self.cost(rows, x.dtype()), |cpu| {
             let values = tape.params().all_values();
             let epilogue = epilogue.map(|bias| &values[bias], |x| x.slice::<f32>(), |x| x.slice_mut::<f32>());

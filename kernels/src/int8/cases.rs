@@ -1,6 +1,6 @@
 //! Row of the layer in the table of operations: sizes, cost, check against f64.
 
-use super::{DotKind, QuantizedWeight, linear, reference, scratch_len};
+use super::{QuantizedWeight, linear, reference};
 use crate::{
     Cpu, DType,
     bits::{Data, Output},
@@ -99,8 +99,8 @@ impl Inputs {
         Self { size, kind, x, w, bias: data.uniform(3, n, 1.0), residual: data.uniform(4, m * n, 1.0) }
     }
 
-    fn define<R: Real>(&self, levels: f32) -> Vec<R> {
-        let acc = reference::product(self.size, &self.x, &self.w, levels);
+    fn define<R: Real>(&self) -> Vec<R> {
+        let acc = reference::product(self.size, &self.x, &self.w);
         let (bias, residual) = (widen::<R, f32>(&self.bias), widen::<R, f32>(&self.residual));
         let dropout = self.kind.has_dropout().then_some(Self::DROPOUT);
         gemm::reference::epilogue(self.kind, &acc, &bias, &residual, dropout).0
@@ -110,9 +110,8 @@ impl Inputs {
 fn check_on(on: &On<'_>, cpu: &Cpu, size: [usize; 3], kind: EpilogueKind) -> Result<f64, String> {
     let [m, n, k] = size;
     let inputs = Inputs::new(on.data(), size, kind);
-    let levels = DotKind::of(cpu.isa().kind()).levels();
     let weight = QuantizedWeight::new(cpu, n, k, &inputs.w);
-    let (mut y, mut scratch) = (Guarded::<f32>::poisoned(m * n), vec![u32::MAX; scratch_len(m, k)]);
+    let (mut y, mut scratch) = (Guarded::<f32>::poisoned(m * n), vec![u32::MAX; weight.scratch_len(m)]);
     let epilogue = Epilogue::of_kind(kind, &inputs.bias[..], &inputs.residual[..], &mut [][..], Inputs::DROPOUT);
     linear(cpu, &inputs.x, &weight, &mut y, epilogue, &mut scratch);
     y.intact()?;
@@ -121,6 +120,6 @@ fn check_on(on: &On<'_>, cpu: &Cpu, size: [usize; 3], kind: EpilogueKind) -> Res
     }
     // Naive error of a few hundred elements of the same k: the greatest error of few elements is a poor estimate.
     let sample = Inputs::new(Data::Uniform, [24, 24, k], kind);
-    let naive = greatest_error(&sample.define::<f32>(levels), &sample.define::<f64>(levels));
-    within_error("y", &y, naive, &inputs.define::<f64>(levels))
+    let naive = greatest_error(&sample.define::<f32>(), &sample.define::<f64>());
+    within_error("y", &y, naive, &inputs.define::<f64>())
 }

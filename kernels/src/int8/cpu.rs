@@ -1,7 +1,7 @@
 //! Quantization of the rows of x, and their product in the loop nest of [`gemm`](crate::gemm).
 
-use super::dot::{Activations, Dot};
-use super::{QuantizedWeight, row_stride, scratch_len};
+use super::dot::Dot;
+use super::{LEVELS, QuantizedWeight};
 use crate::gemm::{
     Beta, Blocking, MicrokernelUser, Output, PanelsOfGroups, Product, RowsOfGroups, Scales, TileEpilogue, run_tasks,
 };
@@ -24,19 +24,21 @@ pub(super) fn run<D: Dot>(
     scratch: &mut [u32],
 ) {
     let (n, k) = weight.size();
-    let (parameters, groups) = scratch[..scratch_len(m, k)].split_at_mut(2 * m);
+    let (parameters, groups) = scratch[..weight.scratch_len(m)].split_at_mut(2 * m);
     let (row_scale, row_offset) = bytemuck::cast_slice_mut::<u32, f32>(parameters).split_at_mut(m);
-    let groups: &mut [Activations] = bytemuck::cast_slice_mut(groups);
+    let groups: &mut [D::A] = bytemuck::cast_slice_mut(groups);
+    let stride = weight.row_stride();
     let to = Rows {
         groups: Disjoint::new(&mut *groups),
+        stride,
         scale: Disjoint::new(&mut *row_scale),
         offset: Disjoint::new(&mut *row_offset),
     };
     cpu.for_each(m.div_ceil(ROWS), |task| {
         let rows = task * ROWS..m.min((task + 1) * ROWS);
-        dot.vectorize(Quantize { x, k, rows, to });
+        dot.vectorize(Quantize { x, k, rows, to: &to });
     });
-    let depth = k.div_ceil(4);
+    let depth = k.div_ceil(D::GROUP);
     let product = Product {
         m,
         n,
@@ -44,9 +46,9 @@ pub(super) fn run<D: Dot>(
         // Sums of integers are exact in any order: one block, one chain.
         block: depth,
         chain: depth,
-        a: RowsOfGroups { groups: &*groups, stride: row_stride(k) },
+        a: RowsOfGroups { groups: &*groups, stride },
         a_in_place: true,
-        b: PanelsOfGroups { groups: weight.groups() },
+        b: PanelsOfGroups { groups: bytemuck::cast_slice(&weight.panels) },
         b_in_place: true,
         c: y,
         c_start: 0,
@@ -66,30 +68,31 @@ pub(super) fn run<D: Dot>(
 }
 
 /// Destination of quantized rows.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    groups: Disjoint<'a, Activations>,
+struct Rows<'a, G> {
+    groups: Disjoint<'a, G>,
+    /// Groups from one row to the next.
+    stride: usize,
     scale: Disjoint<'a, f32>,
     offset: Disjoint<'a, f32>,
 }
 
 /// Quantization of some rows of x.
-struct Quantize<'a> {
+struct Quantize<'a, 'r, G> {
     x: &'a [f32],
     k: usize,
     rows: Range<usize>,
-    to: Rows<'a>,
+    to: &'r Rows<'a, G>,
 }
 
-impl<D: Dot> MicrokernelUser<D> for Quantize<'_> {
+impl<D: Dot> MicrokernelUser<D> for Quantize<'_, '_, D::A> {
     #[inline(always)]
     fn run(self, dot: D) {
         for row in self.rows {
             let x = &self.x[row * self.k..][..self.k];
-            let start = row * row_stride(self.k);
+            let start = row * self.to.stride;
             // SAFETY: a task has its rows to itself.
             let (groups, scale, offset) = unsafe {
-                let groups = self.to.groups.slice(start..start + self.k.div_ceil(4));
+                let groups = self.to.groups.slice(start..start + self.k.div_ceil(D::GROUP));
                 (groups, self.to.scale.slice(row..row + 1), self.to.offset.slice(row..row + 1))
             };
             let inverse;
@@ -123,29 +126,29 @@ fn range<D: Dot>(dot: D, x: &[f32]) -> (f32, f32, f32) {
     if x.is_empty() {
         return (0.0, 0.0, 0.0);
     }
-    let inverse = D::LEVELS / width;
+    let inverse = LEVELS / width;
     if zero == 0.0 && inverse.is_finite() {
-        (width / D::LEVELS, low, inverse)
+        (width / LEVELS, low, inverse)
     } else {
         // All elements are equal within the resolution of f32, or one is not finite.
         (zero, low, 0.0)
     }
 }
 
-/// Quantizes a row to `bytes`, a multiple of four, which are zero past the row's end.
+/// Quantizes a row to `q`, whole groups, which are zero past the row's end.
 #[inline(always)]
-fn quantize<D: Dot>(dot: D, x: &[f32], low: f32, inverse: f32, bytes: &mut [u8]) {
+fn quantize<D: Dot>(dot: D, x: &[f32], low: f32, inverse: f32, q: &mut [D::Activation]) {
     let (simd, lanes) = (dot.simd(), D::Simd::LANES);
     let (lows, inverses) = (simd.splat(low), simd.splat(inverse));
-    let (bytes, padding) = bytes.split_at_mut(x.len());
-    let (mut from, mut to) = (x.chunks_exact(lanes), bytes.chunks_exact_mut(lanes));
-    for (x, bytes) in from.by_ref().zip(to.by_ref()) {
-        let q = simd.round_to_int(simd.mul(simd.sub(simd.load(x), lows), inverses));
-        // SAFETY: the chunk has LANES bytes.
-        unsafe { dot.narrow(bytes.as_mut_ptr(), q) };
+    let (q, padding) = q.split_at_mut(x.len());
+    let (mut from, mut to) = (x.chunks_exact(lanes), q.chunks_exact_mut(lanes));
+    for (x, q) in from.by_ref().zip(to.by_ref()) {
+        let rounded = simd.round_to_int(simd.mul(simd.sub(simd.load(x), lows), inverses));
+        // SAFETY: the chunk has LANES elements.
+        unsafe { dot.narrow(q.as_mut_ptr(), rounded) };
     }
-    for (&x, byte) in from.remainder().iter().zip(to.into_remainder()) {
-        *byte = ((x - low) * inverse).round_ties_even() as u8;
+    for (&x, q) in from.remainder().iter().zip(to.into_remainder()) {
+        *q = (((x - low) * inverse).round_ties_even() as u8).into();
     }
-    padding.fill(0);
+    padding.fill(0.into());
 }

@@ -5,6 +5,7 @@ use crate::register_tile::RegisterTile;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{IsaKind, Scalar, Simd};
+use bytemuck::Pod;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -13,7 +14,7 @@ use std::arch::x86_64::*;
 pub enum DotKind {
     /// Plain Rust.
     Scalar,
-    /// `vpmaddubsw`, `vpmaddwd` and `vpaddd` on 256 bits.
+    /// `vpmaddwd` and `vpaddd` on 256 bits.
     Avx2,
     /// `vpdpbusd` on 256 bits, in the encoding of AVX2.
     AvxVnni,
@@ -41,7 +42,7 @@ impl DotKind {
         match self {
             Self::Scalar => true,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => Maddubs::detect().is_some(),
+            Self::Avx2 => Madd::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::AvxVnni => Vnni256::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
@@ -51,9 +52,9 @@ impl DotKind {
         }
     }
 
-    /// L: the maximum quantized activation.
-    pub const fn levels(self) -> f32 {
-        if matches!(self, Self::Avx2) { 127.0 } else { 255.0 }
+    /// Neighboring k in a group of 32 bits.
+    pub(super) const fn group(self) -> usize {
+        if matches!(self, Self::Avx2) { 2 } else { 4 }
     }
 
     /// Columns of a panel.
@@ -61,7 +62,7 @@ impl DotKind {
         match self {
             Self::Scalar => ScalarDot::<false>::NR,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => Maddubs::NR,
+            Self::Avx2 => Madd::NR,
             #[cfg(target_arch = "x86_64")]
             Self::AvxVnni => Vnni256::NR,
             #[cfg(target_arch = "x86_64")]
@@ -72,20 +73,17 @@ impl DotKind {
     }
 }
 
-/// Four neighboring activations of a row.
-pub(super) type Activations = [u8; 4];
-/// Four neighboring weights of an output.
-pub(super) type Weights = [i8; 4];
-
-/// Sum of four products of bytes per lane, added to an i32. Activations are at most [`Dot::LEVELS`].
-pub(super) trait Dot: MultiplyAdd<A = Activations, B = Weights> {
-    /// L: activations are quantized to 0 ..= L.
-    const LEVELS: f32;
-    /// Stores LANES integers of 0 ..= 255 as bytes.
+/// Sum of the products of a group per lane, added to an i32.
+pub(super) trait Dot: MultiplyAdd {
+    /// Stored activation, 0 ..= 255; those of neighboring k make a group of A.
+    type Activation: Pod + From<u8>;
+    /// Neighboring k in a group.
+    const GROUP: usize = size_of::<Self::A>() / size_of::<Self::Activation>();
+    /// Stores LANES integers of 0 ..= 255.
     ///
     /// # Safety
-    /// `p` is valid for writing LANES bytes.
-    unsafe fn narrow(self, p: *mut u8, x: <Self::Simd as Simd>::U32);
+    /// `p` is valid for writing LANES activations.
+    unsafe fn narrow(self, p: *mut Self::Activation, x: <Self::Simd as Simd>::U32);
 }
 
 /// Evaluates an expression with the token of a kind, which was detected when a weight was quantized.
@@ -104,7 +102,7 @@ macro_rules! with_dot {
             }
             #[cfg(target_arch = "x86_64")]
             $crate::int8::dot::DotKind::Avx2 => {
-                let $dot = $crate::int8::dot::Maddubs::detect().expect(FOUND);
+                let $dot = $crate::int8::dot::Madd::detect().expect(FOUND);
                 $body
             }
             #[cfg(target_arch = "x86_64")]
@@ -130,8 +128,8 @@ pub(super) struct ScalarDot<const FMA: bool>(pub(super) Scalar<FMA>);
 
 impl<const FMA: bool> Tile for ScalarDot<FMA> {
     type Simd = Scalar<FMA>;
-    type A = Activations;
-    type B = Weights;
+    type A = [u8; 4];
+    type B = [i8; 4];
     const SIZE: RegisterTile = RegisterTile::new(4, 2);
     const QUANTIZED: bool = true;
 
@@ -146,7 +144,7 @@ impl<const FMA: bool> Tile for ScalarDot<FMA> {
 
 // SAFETY: needs no special instructions.
 unsafe impl<const FMA: bool> MultiplyAdd for ScalarDot<FMA> {
-    type Groups = [u8; 4];
+    type Groups = [i32; 4];
     type Sums = u32;
 
     #[inline(always)]
@@ -154,18 +152,18 @@ unsafe impl<const FMA: bool> MultiplyAdd for ScalarDot<FMA> {
         0
     }
     #[inline(always)]
-    unsafe fn load(self, b: *const Weights) -> [u8; 4] {
+    unsafe fn load(self, b: *const [i8; 4]) -> [i32; 4] {
         // SAFETY: the caller's promise.
-        unsafe { *b.cast() }
+        unsafe { *b }.map(i32::from)
     }
     #[inline(always)]
-    unsafe fn broadcast(self, a: *const Activations) -> [u8; 4] {
+    unsafe fn broadcast(self, a: *const [u8; 4]) -> [i32; 4] {
         // SAFETY: the caller's promise.
-        unsafe { *a }
+        unsafe { *a }.map(i32::from)
     }
     #[inline(always)]
-    fn multiply_add(self, a: [u8; 4], b: [u8; 4], sum: u32) -> u32 {
-        let dot: i32 = a.into_iter().zip(b).map(|(q, v)| i32::from(q) * i32::from(v as i8)).sum();
+    fn multiply_add(self, a: [i32; 4], b: [i32; 4], sum: u32) -> u32 {
+        let dot: i32 = a.into_iter().zip(b).map(|(q, v)| q * v).sum();
         sum.wrapping_add(dot as u32)
     }
     #[inline(always)]
@@ -175,7 +173,7 @@ unsafe impl<const FMA: bool> MultiplyAdd for ScalarDot<FMA> {
 }
 
 impl<const FMA: bool> Dot for ScalarDot<FMA> {
-    const LEVELS: f32 = DotKind::Scalar.levels();
+    type Activation = u8;
 
     #[inline(always)]
     unsafe fn narrow(self, p: *mut u8, x: u32) {
@@ -184,13 +182,14 @@ impl<const FMA: bool> Dot for ScalarDot<FMA> {
     }
 }
 
-/// Token `$token`, which owns the token `$simd` of the f32 arithmetic: kind, integer and float vectors, features, rows of the
-/// tile, a condition beyond `$simd`, and the instructions.
+/// Token `$token`, which owns the token `$simd` of the f32 arithmetic: elements of a group, integer and float vectors,
+/// features, rows of the tile, a condition beyond `$simd`, and the instructions.
 #[cfg(target_arch = "x86_64")]
 macro_rules! x86_dot {
     (
         $(#[$doc:meta])*
-        $token:ident($simd:ident), $kind:ident, [$ints:ty, $floats:ty], $features:literal, rows $rows:literal, if $condition:expr,
+        $token:ident($simd:ident), [$q:ty, $v:ty; $group:literal], [$ints:ty, $floats:ty], $features:literal, rows $rows:literal,
+        if $condition:expr,
         load = $load:ident,
         broadcast = $broadcast:ident,
         multiply_add($sum:ident, $a:ident, $b:ident) = $product:expr,
@@ -212,8 +211,8 @@ macro_rules! x86_dot {
         #[cfg(target_arch = "x86_64")]
         impl Tile for $token {
             type Simd = $simd;
-            type A = Activations;
-            type B = Weights;
+            type A = [$q; $group];
+            type B = [$v; $group];
             const SIZE: RegisterTile = RegisterTile::new($rows, 2);
             const QUANTIZED: bool = true;
 
@@ -243,12 +242,12 @@ macro_rules! x86_dot {
                 self.0.splat_u32(0)
             }
             #[inline(always)]
-            unsafe fn load(self, b: *const Weights) -> $ints {
+            unsafe fn load(self, b: *const [$v; $group]) -> $ints {
                 // SAFETY: the caller's promise; the token proves that the instruction exists.
                 unsafe { $load(b.cast()) }
             }
             #[inline(always)]
-            unsafe fn broadcast(self, a: *const Activations) -> $ints {
+            unsafe fn broadcast(self, a: *const [$q; $group]) -> $ints {
                 // SAFETY: the caller's promise; the token proves that the instruction exists.
                 unsafe { $broadcast(a.cast::<i32>().read_unaligned()) }
             }
@@ -265,10 +264,10 @@ macro_rules! x86_dot {
 
         #[cfg(target_arch = "x86_64")]
         impl Dot for $token {
-            const LEVELS: f32 = DotKind::$kind.levels();
+            type Activation = $q;
 
             #[inline(always)]
-            unsafe fn narrow(self, $p: *mut u8, $x: $ints) {
+            unsafe fn narrow(self, $p: *mut $q, $x: $ints) {
                 // SAFETY: the caller's promise; the token proves that the instructions exist.
                 unsafe { $narrow }
             }
@@ -276,44 +275,34 @@ macro_rules! x86_dot {
     };
 }
 
-/// Stores eight integers of 0 ..= 255 as bytes.
-///
-/// # Safety
-/// `p` is valid for writing eight bytes.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-#[inline]
-unsafe fn narrow_256(p: *mut u8, x: __m256i) {
-    let halves = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
-    // SAFETY: the caller's promise.
-    unsafe { _mm_storel_epi64(p.cast(), _mm_packus_epi16(halves, halves)) };
-}
-
 #[cfg(target_arch = "x86_64")]
 x86_dot! {
-    /// Token of AVX2 with `vpmaddubsw`. |q·v + q'·v'| <= 2·127·127 = 32,258 fits its 16 bits.
-    Maddubs(Avx2), Avx2, [__m256i, __m256], "avx2,fma,f16c", rows 4, if true,
+    /// Token of AVX2 with `vpmaddwd`.
+    Madd(Avx2), [i16, i16; 2], [__m256i, __m256], "avx2,fma,f16c", rows 6, if true,
     load = _mm256_loadu_si256,
     broadcast = _mm256_set1_epi32,
-    multiply_add(sum, a, b) =
-        _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1))),
-    narrow(p, x) = narrow_256(p, x)
+    multiply_add(sum, a, b) = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)),
+    narrow(p, x) =
+        _mm_storeu_si128(p.cast(), _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x)))
 }
 
 #[cfg(target_arch = "x86_64")]
 x86_dot! {
     /// Token of AVX-VNNI.
-    Vnni256(Avx2), AvxVnni, [__m256i, __m256], "avx2,fma,f16c,avxvnni", rows 6, if is_x86_feature_detected!("avxvnni"),
+    Vnni256(Avx2), [u8, i8; 4], [__m256i, __m256], "avx2,fma,f16c,avxvnni", rows 6, if is_x86_feature_detected!("avxvnni"),
     load = _mm256_loadu_si256,
     broadcast = _mm256_set1_epi32,
     multiply_add(sum, a, b) = _mm256_dpbusd_avx_epi32(sum, a, b),
-    narrow(p, x) = narrow_256(p, x)
+    narrow(p, x) = {
+        let halves = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+        _mm_storel_epi64(p.cast(), _mm_packus_epi16(halves, halves))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 x86_dot! {
     /// Token of AVX-512 with VNNI.
-    Vnni512(Avx512), Avx512Vnni, [__m512i, __m512], "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", rows 14,
+    Vnni512(Avx512), [u8, i8; 4], [__m512i, __m512], "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", rows 14,
     if is_x86_feature_detected!("avx512vnni"),
     load = _mm512_loadu_si512,
     broadcast = _mm512_set1_epi32,

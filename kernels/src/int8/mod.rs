@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! weights       W[j, :] ≈ w_j · V[j, :]            V in -127 ..= 127, w_j = max|W[j, :]| / 127      (output channel j)
-//! activations   x[i, :] ≈ s_i · q[i, :] + o_i      q in 0 ..= L,      o_i = min x[i, :], s_i = (max - min) / L
+//! activations   x[i, :] ≈ s_i · q[i, :] + o_i      q in 0 ..= 255,    o_i = min x[i, :], s_i = (max - min) / 255
 //!
 //! y[i, j] = s_i·w_j · Σ_k q[i, k]·V[j, k]  +  o_i · (w_j · Σ_k V[j, k])  +  b[j], then the rest of the epilogue
 //!           └ f32 ┘   └ exact, in i32 ┘             └ precomputed ┘
@@ -11,18 +11,22 @@
 //! The scheme is the affine one of Jacob et al. 2018 (section 2.1) with the offset kept as a float, so that a rounded zero
 //! point costs no accuracy for rows that are never negative or far from zero.
 //!
-//! | instructions | products per instruction | L |
+//! | instructions | products per instruction | stored as |
 //! |---|---|---|
-//! | AVX-512 VNNI, AVX-VNNI (`vpdpbusd`) | 64, 32 | 255 |
-//! | AVX2 (`vpmaddubsw`, `vpmaddwd`, `vpaddd`) | 32 in three instructions | 127: two products fit 16 bits |
-//! | scalar | 1 | 255 |
+//! | AVX-512 VNNI, AVX-VNNI (`vpdpbusd`) | 64, 32 | bytes |
+//! | AVX2 (`vpmaddwd`, `vpaddd`) | 16 in two instructions | 16 bits |
+//! | scalar | 1 | bytes |
 //!
-//! Sums of integers are exact, so results have the same bits for any number of threads and for all vector instructions with
-//! the same L. f32 computes 16 products per AVX-512 instruction: int8 products are at most four times as fast, and the
-//! other operations (quantization, GELU, attention, LayerNorm) take a larger share of the time.
+//! AVX2's own product of bytes, `vpmaddubsw`, saturates sums of two products at 16 bits. With 16 bits an element it takes as
+//! many multiplications for a product and no shorter range, and q is the same everywhere.
 //!
-//! The loop nest is that of f32 products ([`gemm`](crate::gemm)): a step multiplies four bytes of k where theirs multiplies
-//! one f32. Quantized rows are read in place; weights are packed in panels of NR columns, with k padded with zeros.
+//! Sums of integers are exact, so results have the same bits for any number of threads and for all instructions. f32 computes
+//! 16 products per AVX-512 instruction: int8 products are at most four times as fast, and the other operations (quantization,
+//! GELU, attention, LayerNorm) take a larger share of the time.
+//!
+//! The loop nest is that of f32 products ([`gemm`](crate::gemm)): a step multiplies 32 bits, four bytes of k or two elements
+//! of 16 bits, where theirs multiplies one f32. Quantized rows are read in place; weights are packed in panels of NR columns,
+//! with k padded with zeros.
 //!
 //! ```text
 //!   │ column 0   │ column 1   │ … │ column NR-1 │   k 0..4
@@ -48,6 +52,9 @@ use dot::with_dot;
 
 /// Maximum k: a longer sum of products could overflow an i32.
 pub const MAX_K: usize = 1 << 16;
+
+/// Maximum quantized activation.
+const LEVELS: f32 = 255.0;
 
 /// Weight matrix [n, k] in 8 bits, in the order in which one instruction set reads it.
 #[derive(Clone, Debug)]
@@ -86,19 +93,22 @@ impl QuantizedWeight {
     fn of_kind(kind: DotKind, n: usize, k: usize, w: &[f32]) -> Self {
         assert!(k <= MAX_K, "sums over {k} products of 8 bits do not fit an i32; the most is {MAX_K}");
         assert_eq!(w.len(), area(n, k), "a weight of {n} x {k}");
-        let width = kind.columns();
-        let groups = k.div_ceil(4);
-        let mut panels = vec![Line([0; 64]); (n.next_multiple_of(width) * groups * 4).div_ceil(64)];
-        let bytes: &mut [i8] = bytemuck::cast_slice_mut(&mut panels);
+        let (width, group) = (kind.columns(), kind.group());
+        let depth = k.div_ceil(group);
+        let mut panels = vec![Line([0; 64]); (n.next_multiple_of(width) * depth).div_ceil(16)];
         let (mut scale, mut offset) = (vec![0.0; n], vec![0.0; n]);
         for (j, row) in w.chunks_exact(k.max(1)).enumerate() {
             let greatest = row.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
             let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
-            let panel = &mut bytes[j / width * width * groups * 4..][..width * groups * 4];
+            let panel = j / width * width * depth * group;
             let mut sum = 0i32;
             for (p, &x) in row.iter().enumerate() {
                 let v = (x * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
-                panel[(p / 4 * width + j % width) * 4 + p % 4] = v;
+                let at = panel + (p / group * width + j % width) * group + p % group;
+                match group {
+                    2 => bytemuck::cast_slice_mut::<_, i16>(&mut panels)[at] = i16::from(v),
+                    _ => bytemuck::cast_slice_mut::<_, i8>(&mut panels)[at] = v,
+                }
                 sum += i32::from(v);
             }
             scale[j] = greatest / 127.0;
@@ -117,27 +127,22 @@ impl QuantizedWeight {
         size_of_val(&self.panels[..]) + size_of_val(&self.scale[..]) + size_of_val(&self.offset[..])
     }
 
-    /// Panels in groups of four k.
-    fn groups(&self) -> &[dot::Weights] {
-        bytemuck::cast_slice(&self.panels)
+    /// Words of scratch that [`linear`] needs for m rows: the quantized rows, with scale and offset.
+    pub const fn scratch_len(&self, m: usize) -> usize {
+        area(m, self.row_stride() + 2)
+    }
+
+    /// Words from one quantized row to the next. Rows a multiple of 4 KiB apart would compete for the same cache sets, so
+    /// they are a cache line farther apart.
+    const fn row_stride(&self) -> usize {
+        let groups = self.k.div_ceil(self.kind.group());
+        if groups > 0 && groups.is_multiple_of(ALIASING_STRIDE) { groups + 16 } else { groups }
     }
 
     /// True if the weight was quantized for the instructions of `cpu`.
     pub fn fits(&self, cpu: &Cpu) -> bool {
         self.kind == DotKind::of(cpu.isa().kind())
     }
-}
-
-/// Words from one quantized row to the next. Rows a multiple of 4 KiB apart would compete for the same cache sets, so they
-/// are a cache line farther apart.
-const fn row_stride(k: usize) -> usize {
-    let groups = k.div_ceil(4);
-    if groups > 0 && groups.is_multiple_of(ALIASING_STRIDE) { groups + 16 } else { groups }
-}
-
-/// Words of scratch that [`linear`] needs for m rows of k elements: the quantized rows, with scale and offset.
-pub const fn scratch_len(m: usize, k: usize) -> usize {
-    area(m, row_stride(k) + 2)
 }
 
 /// y = epilogue(x·Wᵀ) for m rows: x [m, k], y [m, n], both without gaps. Epilogues as for [`gemm`](crate::gemm::gemm).
@@ -170,7 +175,8 @@ fn multiply(
     let (n, k) = weight.size();
     let m = y.len().checked_div(n).unwrap_or(0);
     assert_eq!((x.len(), y.len()), (area(m, k), area(m, n)), "{m} rows through a weight of {n} x {k}");
-    assert!(scratch.len() >= scratch_len(m, k), "{m} rows of {k} need {} words of scratch", scratch_len(m, k));
+    let needed = weight.scratch_len(m);
+    assert!(scratch.len() >= needed, "{m} rows of {k} need {needed} words of scratch");
     let epilogue = epilogue.check(&Gemm::nt(m, n, k));
     if m > 0 {
         with_dot!(weight.kind, dot => cpu::run(cpu, dot, x, weight, m, Output::new(y), epilogue, scratch));

@@ -230,7 +230,7 @@ fn rejects_quantized_layers_that_do_not_fit() {
     for cpu in cpus() {
         let (n, k, m) = (5, 7, 3);
         let weight = QuantizedWeight::new(&cpu, n, k, &vec![1.0; n * k]);
-        let room = int8::scratch_len(m, k);
+        let room = weight.scratch_len(m);
         let run = |case: &str, says: &str, x: usize, bias: usize, y: usize, room: usize| {
             let (x, bias, mut scratch) = (vec![1f32; x], vec![1f32; bias], vec![0; room]);
             refuses(case, says, [y], |[y]| int8::linear(&cpu, &x, &weight, y, Epilogue::bias(&bias[..]), &mut scratch));
