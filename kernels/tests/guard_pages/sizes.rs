@@ -117,7 +117,7 @@ fn layers_of_8_bits() {
                 let weight = QuantizedWeight::new(cpu, n, k, &ones::<f32>(n * k));
                 for m in ROWS {
                     let (x, bias) = (ones::<f32>(if n == 0 { 0 } else { m * k }), ones::<f32>(n));
-                    let (mut y, mut scratch) = (ones::<f32>(m * n), vec![0; int8::scratch_len(m, k)]);
+                    let (mut y, mut scratch) = (ones::<f32>(m * n), vec![0; weight.scratch_len(m)]);
                     let epilogue = Epilogue::bias_activation(&bias[..], Activation::Relu, None);
                     int8::linear(cpu, &x, &weight, &mut y, epilogue, &mut scratch);
                 }
