@@ -71,6 +71,19 @@ pub enum EngineError {
         /// What was expected.
         problem: String,
     },
+    /// A launcher's processes cannot find each other.
+    #[error("{0}")]
+    Launch(String),
+    /// Another rank did not do its part.
+    #[error("rank {rank}, {what}: {problem}")]
+    Communication {
+        /// This rank.
+        rank: usize,
+        /// What was exchanged.
+        what: String,
+        /// Which rank, and what happened.
+        problem: String,
+    },
     /// A device cannot be used.
     #[error("{0}")]
     Device(String),

@@ -1,7 +1,7 @@
 //! Gradients of all parameters, in one buffer, at the same places as the values in theirs.
 
 use super::ParamId;
-use crate::{device::Device, error::Result, tensor::Tensor};
+use crate::{device::Device, dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use std::{borrow::Cow, ops::Range};
 
 /// The gradients of all parameters of a store, summed over uses and micro-batches.
@@ -76,6 +76,27 @@ impl Gradients {
 
     pub(crate) fn count_batch(&mut self) {
         self.batches += 1;
+    }
+
+    /// A buffer of the same size on the same device; its elements are unspecified.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub(crate) fn buffer(&self) -> Result<Tensor> {
+        Tensor::new(&Arena::on(&self.device), [self.len()], DType::F32)
+    }
+
+    /// Changes all gradients on the host.
+    ///
+    /// # Errors
+    /// `change` failed, or the GPU did.
+    pub(crate) fn on_host(&mut self, change: impl FnOnce(&mut [f32]) -> Result<()>) -> Result<()> {
+        if self.flat.gpu().is_none() {
+            return change(self.flat.slice_mut());
+        }
+        let mut elements = self.flat.elements::<f32>()?.into_owned();
+        change(&mut elements)?;
+        self.flat.copy_from(&elements)
     }
 
     /// Sets all to zero, for the next step.

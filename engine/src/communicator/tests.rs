@@ -1,0 +1,141 @@
+use super::*;
+use crate::{Cpu, Device, Gradients, Init, Isa, ParamBuilder};
+use kernels::num::philox::Stream;
+
+fn gradients(len: usize) -> Gradients {
+    let mut builder = ParamBuilder::new();
+    builder.add("w", [len], Init::Zeros).unwrap();
+    let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
+    builder.build(&cpu, 0).unwrap().gradients(&Device::Cpu(cpu)).unwrap()
+}
+
+/// Gradient of a lane: sign and magnitude vary, so that every order of additions has bits of its own.
+fn of_lane(lane: usize, len: usize) -> Vec<f32> {
+    let mut stream = Stream::new(7, [lane as u32, 0, 0]);
+    (0..len).map(|i| (stream.next_f32() - 0.5) * 2f32.powi(i as i32 % 20)).collect()
+}
+
+/// Sum along the tree, by its definition.
+fn tree(lanes: std::ops::Range<usize>, len: usize) -> Vec<f32> {
+    if lanes.len() == 1 {
+        return of_lane(lanes.start, len);
+    }
+    let middle = lanes.start + lanes.len() / 2;
+    let (left, right) = (tree(lanes.start..middle, len), tree(middle..lanes.end, len));
+    left.iter().zip(right).map(|(x, y)| x + y).collect()
+}
+
+/// Runs `work` on every rank of `size`, each on a thread.
+fn on_ranks<T: Send>(size: usize, work: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = Communicator::threads(size).into_iter().map(|rank| scope.spawn(|| work(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// The sum of a step on every rank; `steps` are taken, so that buffers are used again.
+fn sums(size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
+    on_ranks(size, |rank| {
+        let mut gradients = gradients(len);
+        let mut sums = LaneSums::new(rank, lanes, &gradients).unwrap();
+        for _ in 0..steps {
+            gradients.clear().unwrap();
+            for lane in sums.own() {
+                gradients.all_mut().iter_mut().zip(of_lane(lane, len)).for_each(|(sum, x)| *sum += x);
+                sums.end_lane(&mut gradients).unwrap();
+            }
+            sums.all_reduce("gradients", &mut gradients).unwrap();
+        }
+        gradients.all().iter().map(|x| x.to_bits()).collect()
+    })
+}
+
+#[test]
+fn the_sum_is_that_of_the_tree_for_any_number_of_ranks() {
+    for lanes in [1, 2, 8, 16] {
+        for len in [0, 1, 2, 7, 1000] {
+            let expected: Vec<u32> = tree(0..lanes, len).iter().map(|x| x.to_bits()).collect();
+            for size in (1..=lanes).filter(|size| *size <= 9 || *size == lanes) {
+                for (rank, sum) in sums(size, lanes, len, 2).into_iter().enumerate() {
+                    assert!(sum == expected, "{lanes} lanes of {len}, rank {rank} of {size}");
+                }
+            }
+        }
+    }
+    let in_order =
+        (1..16).fold(of_lane(0, 1000), |sum, lane| sum.iter().zip(of_lane(lane, 1000)).map(|(x, y)| x + y).collect());
+    assert!(in_order != tree(0..16, 1000), "the data must show the order of additions");
+}
+
+#[test]
+fn an_interrupted_step_leaves_nothing_behind() {
+    let rank = Communicator::default();
+    let mut gradients = gradients(5);
+    let mut sums = LaneSums::new(rank, 4, &gradients).unwrap();
+    for interrupted in [true, false] {
+        gradients.clear().unwrap();
+        for lane in sums.own().take(if interrupted { 3 } else { 4 }) {
+            gradients.all_mut().copy_from_slice(&of_lane(lane, 5));
+            sums.end_lane(&mut gradients).unwrap();
+        }
+        if interrupted { sums.clear() } else { sums.all_reduce("gradients", &mut gradients).unwrap() }
+    }
+    assert_eq!(gradients.all(), tree(0..4, 5));
+}
+
+#[test]
+fn lanes_that_do_not_fit_are_refused() {
+    let message = |size: usize, lanes| {
+        let rank = Communicator::threads(size).remove(0);
+        LaneSums::new(rank, lanes, &gradients(1)).unwrap_err().to_string()
+    };
+    assert!(message(3, 2).contains("`batch.lanes = 4`"), "{}", message(3, 2));
+    assert!(message(1, 12).contains("power of two"));
+}
+
+#[test]
+fn micro_batches_are_cut_into_lanes_in_order() {
+    let sums = LaneSums::new(Communicator::default(), 4, &gradients(1)).unwrap();
+    let lanes = |count: usize| (0..count).map(|micro| sums.lane(micro, count)).collect::<Vec<_>>();
+    assert_eq!(lanes(8), [0, 0, 1, 1, 2, 2, 3, 3]);
+    assert_eq!(lanes(6), [0, 0, 1, 2, 2, 3]);
+    assert_eq!(lanes(3), [0, 1, 2]);
+}
+
+#[test]
+fn every_rank_gathers_what_all_have() {
+    for size in 1..6 {
+        let all = on_ranks(size, |rank| {
+            let mine = vec![rank.rank() as u8; 3 * rank.rank()];
+            let counts = rank.sum_counts("counts", [rank.rank() as u64, u64::MAX / 8]).unwrap();
+            let any = rank.any("stop", rank.rank() == 2).unwrap();
+            (rank.gather("names", &mine).unwrap(), counts, any)
+        });
+        for (gathered, counts, any) in all {
+            assert_eq!(gathered, (0..size).map(|rank| vec![rank as u8; 3 * rank]).collect::<Vec<_>>());
+            assert_eq!(counts, [(0..size as u64).sum(), u64::MAX / 8 * size as u64]);
+            assert_eq!(any, size > 2);
+        }
+    }
+}
+
+#[test]
+fn messages_longer_than_one_arrive_whole() {
+    let len = 2 * MESSAGE + 5;
+    let all = on_ranks(2, |rank| rank.gather("model", &vec![rank.rank() as u8 + 1; len]).unwrap());
+    assert!(all.iter().all(|all| all[0] == vec![1; len] && all[1] == vec![2; len]));
+}
+
+#[test]
+fn a_rank_that_is_late_or_gone_is_named() {
+    let mut ranks = Communicator::threads(3);
+    ranks[0].set_timeout(Duration::from_millis(20));
+    let message = ranks[0].gather("losses of step 8", &[]).unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "rank 0, losses of step 8: rank 2 did not answer within 0.02 s; it may be stopped, or its network may be gone"
+    );
+    drop(ranks.pop());
+    let message = ranks[0].gather("stop", &[]).unwrap_err().to_string();
+    assert_eq!(message, "rank 0, stop: rank 2 has ended; its own message says why");
+}
