@@ -48,7 +48,7 @@ fn filling_a_warm_batch_makes_no_large_allocation() {
             let mut settings = DataSettings::default();
             settings.instances.objective = objective;
             settings.instances.lone_sentence = lone_sentence;
-            settings.batch = BatchSettings { max_tokens: 8192, max_sequences: 64, sequences_per_step: 0 };
+            settings.batch = BatchSettings { max_tokens: 8192, max_sequences: 64, sequences_per_step: 0, lanes: 1 };
             let train = Arc::clone(dataset.side(Side::Train));
             let sampler = Sampler::new(train, Arc::clone(&vocabulary), &settings, 3).unwrap();
             let mut batches = Prefetch::new(sampler, ahead).unwrap();

@@ -54,6 +54,8 @@ pub struct Batch {
     pub start: Cursor,
     /// Cursor of the next batch.
     pub next: Cursor,
+    /// Lane of the step.
+    pub lane: usize,
     /// True if this batch completes an optimizer step (`sequences_per_step`, or the end of an epoch).
     pub ends_step: bool,
 }

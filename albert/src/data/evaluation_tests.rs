@@ -13,7 +13,7 @@ fn settings(objective: Objective) -> DataSettings {
     let mut settings = DataSettings::default();
     settings.instances.max_sequence_length = 64;
     settings.instances.objective = objective;
-    settings.batch = BatchSettings { max_tokens: 640, max_sequences: 16, sequences_per_step: 0 };
+    settings.batch = BatchSettings { max_tokens: 640, max_sequences: 16, sequences_per_step: 0, lanes: 1 };
     settings
 }
 

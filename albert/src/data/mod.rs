@@ -54,6 +54,7 @@ pub use instances::{Instance, PlanCounts};
 pub use masking::{Masker, MaskingStatistics, Span};
 pub use prefetch::Prefetch;
 pub use sampler::Sampler;
+pub(crate) use settings::is_one;
 pub use settings::{
     BatchSettings, CorpusSettings, DataSettings, EvaluationSettings, InstanceSettings, LoneSentence, MaskingSettings,
     Objective, SplitSettings, TextLayout,

@@ -116,7 +116,7 @@ mod tests {
     fn settings() -> DataSettings {
         let mut settings = DataSettings::default();
         settings.instances.max_sequence_length = 64;
-        settings.batch = BatchSettings { max_tokens: 300, max_sequences: 9, sequences_per_step: 20 };
+        settings.batch = BatchSettings { max_tokens: 300, max_sequences: 9, sequences_per_step: 20, lanes: 1 };
         settings
     }
 

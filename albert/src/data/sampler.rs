@@ -6,13 +6,14 @@
 //! Memory: 16 bytes an instance. All epochs share one table, with a quarter more capacity than the first needs, so that
 //! epochs of different size do not allocate.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::batch::{Assembler, Batch, Cursor};
 use super::error::DataError;
 use super::instances::{Instance, PlanCounts, check_documents, plan_epoch};
 use super::masking::Masker;
-use super::settings::DataSettings;
+use super::settings::{BatchSettings, DataSettings};
 use super::shards::Shards;
 use super::vocabulary::Vocabulary;
 
@@ -26,6 +27,8 @@ pub struct Sampler {
     planned: u32,
     counts: PlanCounts,
     cursor: Cursor,
+    /// Lanes whose batches are drawn.
+    lanes: Range<usize>,
 }
 
 impl Sampler {
@@ -50,7 +53,8 @@ impl Sampler {
         }
         table.reserve_exact(table.len() / 4 + 1024);
         let assembler = Assembler::new(shards, vocabulary, settings, seed);
-        Ok(Self { assembler, seed, table, planned: 0, counts, cursor: Cursor::default() })
+        let lanes = 0..settings.batch.lanes;
+        Ok(Self { assembler, seed, table, planned: 0, counts, cursor: Cursor::default(), lanes })
     }
 
     /// Moves to `cursor`, from [`cursor`](Self::cursor) or [`Batch::next`].
@@ -101,29 +105,47 @@ impl Sampler {
         self.table.capacity() * size_of::<Instance>()
     }
 
-    /// Replaces the contents of `batch` by the next batch, of at least one sequence.
+    /// Draws the batches of `lanes` only; the cursor still goes through all.
+    pub(crate) fn limit_to_lanes(&mut self, lanes: Range<usize>) {
+        self.lanes = lanes;
+    }
+
+    /// Replaces the contents of `batch` by the next batch, of at least one sequence unless the lanes of this rank have none at
+    /// the end of an epoch.
     pub fn fill(&mut self, batch: &mut Batch) {
         self.plan(self.cursor.epoch);
-        let limits = self.assembler.settings().batch.clone();
-        // Only 0 is a multiple of 0, and no batch ends at 0.
-        let is_boundary = |index: u32| (index as usize).is_multiple_of(limits.sequences_per_step);
+        let BatchSettings { max_tokens, max_sequences, sequences_per_step, lanes } = self.assembler.settings().batch;
+        let count = self.table.len();
+        let mut at = self.cursor.index as usize;
+        // Without a size of steps, the rest of the epoch is one lane.
+        let (step, per_lane) = match sequences_per_step {
+            0 => (at, count),
+            _ => (at - at % sequences_per_step, sequences_per_step / lanes),
+        };
+        let start_of = |lane: usize| (step + lane * per_lane).min(count);
+        let own = start_of(self.lanes.start)..start_of(self.lanes.end);
+        at = at.max(own.start);
         batch.clear();
-        batch.start = self.cursor;
-        let count = self.table.len() as u32;
-        while self.cursor.index < count && batch.sequences() < limits.max_sequences {
-            let instance = self.table[self.cursor.index as usize];
-            let is_full = batch.tokens() + self.assembler.length(&instance) > limits.max_tokens;
-            if batch.sequences() > 0 && (is_full || is_boundary(self.cursor.index)) {
+        batch.start = Cursor { index: at as u32, ..self.cursor };
+        batch.lane = if own.is_empty() { self.lanes.start } else { (at - step) / per_lane };
+        let end = start_of(batch.lane + 1);
+        while at < end && batch.sequences() < max_sequences {
+            let instance = self.table[at];
+            let is_full = batch.tokens() + self.assembler.length(&instance) > max_tokens;
+            if batch.sequences() > 0 && is_full {
                 break;
             }
-            self.assembler.append(&instance, self.cursor, batch);
-            self.cursor.index += 1;
+            self.assembler.append(&instance, Cursor { index: at as u32, ..self.cursor }, batch);
+            at += 1;
         }
-        let is_end = self.cursor.index == count;
-        batch.ends_step = limits.sequences_per_step == 0 || is_boundary(self.cursor.index) || is_end;
-        if is_end {
-            self.cursor = Cursor { epoch: self.cursor.epoch + 1, index: 0 };
+        batch.ends_step = sequences_per_step == 0 || at == own.end;
+        if batch.ends_step && sequences_per_step > 0 {
+            at = start_of(lanes);
         }
+        self.cursor = match at == count {
+            true => Cursor { epoch: self.cursor.epoch + 1, index: 0 },
+            false => Cursor { index: at as u32, ..self.cursor },
+        };
         batch.next = self.cursor;
     }
 

@@ -13,7 +13,7 @@ fn settings(max_sequence_length: usize, objective: Objective) -> DataSettings {
     settings.instances.max_sequence_length = max_sequence_length;
     settings.instances.objective = objective;
     settings.batch =
-        BatchSettings { max_tokens: 3 * max_sequence_length + 11, max_sequences: 7, sequences_per_step: 0 };
+        BatchSettings { max_tokens: 3 * max_sequence_length + 11, max_sequences: 7, sequences_per_step: 0, lanes: 1 };
     settings
 }
 
@@ -96,7 +96,7 @@ fn batches_keep_to_the_budget_and_visit_each_instance_once() {
         [(8, 8, 100, 0), (64, 64, 1, 0), (64, 1000, 5, 0), (128, 500, 100, 12), (512, 2048, 64, 3)]
     {
         let mut settings = settings(length, Objective::Sop);
-        settings.batch = BatchSettings { max_tokens, max_sequences, sequences_per_step: per_step };
+        settings.batch = BatchSettings { max_tokens, max_sequences, sequences_per_step: per_step, lanes: 1 };
         let capacity = BatchCapacity::of(&settings);
         let mut sampler = sampler(&shards, &settings, 5);
         let (mut at, mut in_step) = (Cursor::default(), 0);
@@ -155,7 +155,7 @@ fn an_instance_does_not_depend_on_how_batches_are_cut() {
     let shards = shards(&text(3, SIZE as u32, 60, 9, 25), &vocabulary(SIZE));
     let run = |max_tokens, max_sequences, per_step| {
         let mut settings = settings(96, Objective::Sop);
-        settings.batch = BatchSettings { max_tokens, max_sequences, sequences_per_step: per_step };
+        settings.batch = BatchSettings { max_tokens, max_sequences, sequences_per_step: per_step, lanes: 1 };
         let all = batches(&mut sampler(&shards, &settings, 8), &settings, 2);
         all.iter().flat_map(sequences).collect::<Vec<_>>()
     };

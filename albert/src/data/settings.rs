@@ -172,11 +172,20 @@ pub struct BatchSettings {
     /// Sequences of an optimizer step: no batch crosses a multiple of it, so that accumulated batches have exactly this many.
     /// 0: every batch is a step.
     pub sequences_per_step: usize,
+    /// Equal parts of a step whose gradients are added along a tree, a power of two; ranks compute whole lanes, so this is the
+    /// maximum number of ranks. No batch crosses a lane.
+    #[serde(skip_serializing_if = "is_one")]
+    pub lanes: usize,
+}
+
+/// True for the default number of lanes, which recipes omit.
+pub(crate) fn is_one(lanes: &usize) -> bool {
+    *lanes == 1
 }
 
 impl Default for BatchSettings {
     fn default() -> Self {
-        Self { max_tokens: 4096, max_sequences: 32, sequences_per_step: 0 }
+        Self { max_tokens: 4096, max_sequences: 32, sequences_per_step: 0, lanes: 1 }
     }
 }
 
@@ -228,7 +237,7 @@ impl DataSettings {
     pub fn validate(&self) -> Result<(), DataError> {
         self.instances.validate()?;
         self.masking.validate()?;
-        let BatchSettings { max_tokens, max_sequences, sequences_per_step } = self.batch;
+        let BatchSettings { max_tokens, max_sequences, sequences_per_step, lanes } = self.batch;
         let longest = self.instances.max_sequence_length;
         check(
             (longest..=1 << 30).contains(&max_tokens),
@@ -238,7 +247,9 @@ impl DataSettings {
         )?;
         check((1..=1 << 24).contains(&max_sequences), "max_sequences", max_sequences, "1 to 2^24")?;
         // All batches of a step are drawn before the first is run.
-        check(sequences_per_step <= 1 << 20, "sequences_per_step", sequences_per_step, "0 to 2^20")
+        check(sequences_per_step <= 1 << 20, "sequences_per_step", sequences_per_step, "0 to 2^20")?;
+        let is_cut = lanes == 1 || (lanes > 0 && sequences_per_step > 0 && sequences_per_step.is_multiple_of(lanes));
+        check(is_cut, "lanes", lanes, "a divisor of `sequences_per_step`")
     }
 }
 

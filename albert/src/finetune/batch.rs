@@ -68,6 +68,8 @@ pub struct Batch {
     pub start_rows: Vec<u32>,
     /// Number of terms in the loss.
     pub weight: usize,
+    /// Lane of the step.
+    pub lane: usize,
 }
 
 impl<'a> From<&'a Batch> for Tokens<'a> {

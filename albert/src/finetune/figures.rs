@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Measured;
 use crate::metrics::{Mean, Proportion};
-use crate::train::{StepFigures, bits};
+use crate::train::{MicroBatchSums, StepFigures, bits};
 
 /// Figures of a step, or means over steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +39,20 @@ pub struct StepSums {
 pub struct LossSums {
     pub(super) loss: Mean,
     pub(super) correct: Proportion,
+}
+
+impl MicroBatchSums for LossSums {
+    const VALUES: usize = 4;
+
+    fn write(&self, values: &mut Vec<f64>) {
+        let Self { loss, correct } = self;
+        values.extend([loss.sum, loss.count as f64, correct.correct as f64, correct.count as f64]);
+    }
+
+    fn add(&mut self, values: &[f64]) {
+        self.loss.add(values[0], values[1] as u64);
+        self.correct.add(values[2] as u64, values[3] as u64);
+    }
 }
 
 impl StepFigures for FinetuneFigures {

@@ -1,9 +1,10 @@
 //! Fine-tuning as an objective: the examples of a task, evaluated on its dev set.
 
+use std::ops::Range;
 use std::path::Path;
 
 use engine::io::{hash64, write_atomically};
-use engine::{Device, EngineError, Gradients};
+use engine::{EngineError, Gradients, Lanes};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ use crate::loaded::LoadedModel;
 use crate::report::ReportError;
 use crate::train::{
     About, ActivationType, BatchShape, Evaluated, EvaluationRecord, Objective, Pass, Position, ProgressOf, RecordOf,
-    Replan, RunObjective, StepReport, TrainSettings, Trainer, Window,
+    Replan, RunObjective, StepReport, TrainSettings, Trainer, Window, Worker,
 };
 
 /// Task and examples of a run.
@@ -44,6 +45,8 @@ pub struct FinetuneSources<'a> {
 #[derive(Debug)]
 pub struct Finetuning {
     recipe: FinetuneRecipe,
+    /// Lanes of this rank.
+    lanes: Range<usize>,
     task: Task,
     scorer: Scorer,
     features: Vec<Feature>,
@@ -108,9 +111,15 @@ impl Trainer<Finetuning> {
     ///
     /// # Errors
     /// There are no examples, one has no label, recipe, model and examples do not match, or there is not enough memory.
-    pub fn new(recipe: &FinetuneRecipe, sources: &FinetuneSources<'_>, device: Device) -> Result<Self, FinetuneError> {
+    pub fn new(
+        recipe: &FinetuneRecipe,
+        sources: &FinetuneSources<'_>,
+        worker: impl Into<Worker>,
+    ) -> Result<Self, FinetuneError> {
+        let worker = worker.into();
+        let lanes = Lanes::new(&worker.communicator, "batch.lanes", recipe.batch.lanes)?;
         let problem = &sources.task.problem;
-        let cpu = device.processor();
+        let cpu = worker.device.processor();
         let start = Start::load(recipe, problem, cpu)?;
         let featurizer = Featurizer {
             tokenizer: &start.tokenizer,
@@ -149,11 +158,12 @@ impl Trainer<Finetuning> {
         let all = train.list.iter().chain(dev.iter().flat_map(|dev| &dev.features));
         let objective = Finetuning {
             recipe: recipe.clone(),
+            lanes: lanes.own(),
             task: sources.task.of_examples(sources.train),
             scorer: Scorer {
                 specials: start.tokenizer.specials(),
                 budget: budget.with_room_for(all),
-                options: recipe.compute.options(&device, None),
+                options: recipe.compute.options(&worker.device, None),
             },
             options: fewest_options(&train.list).1,
             order: Order::new(recipe.seed, train.list.len()),
@@ -180,7 +190,7 @@ impl Trainer<Finetuning> {
             features: train.list,
             dev,
         };
-        Self::over(objective, recipe.train_settings(steps), (start.model, start.params), device)
+        Self::over(objective, recipe.train_settings(steps), (start.model, start.params), worker, lanes)
     }
 
     /// Features of the training set.
@@ -217,29 +227,38 @@ impl Objective for Finetuning {
     type State = FinetuneState;
 
     fn draw(&mut self, step: u64, room: &mut Vec<Batch>) -> usize {
-        let Self { features, order, scorer, .. } = self;
-        let count = self.recipe.batch.examples_per_step as u64;
+        let Self { features, order, scorer, lanes, .. } = self;
+        let settings = &self.recipe.batch;
+        let (start, per_lane) = (step * settings.examples_per_step as u64, settings.examples_per_step / settings.lanes);
         let mut batches = 0;
-        for at in step * count..(step + 1) * count {
-            let feature = &features[order.at(at)];
-            if batches == 0 || !room[batches - 1].has_room_for(feature, scorer.budget) {
-                if batches == room.len() {
-                    room.push(Batch::default());
+        for lane in lanes.clone() {
+            let first = start + (lane * per_lane) as u64;
+            for at in first..first + per_lane as u64 {
+                let feature = &features[order.at(at)];
+                if at == first || !room[batches - 1].has_room_for(feature, scorer.budget) {
+                    if batches == room.len() {
+                        room.push(Batch::default());
+                    }
+                    room[batches].clear();
+                    room[batches].lane = lane;
+                    batches += 1;
                 }
-                room[batches].clear();
-                batches += 1;
+                room[batches - 1].push(feature, scorer.specials);
             }
-            room[batches - 1].push(feature, scorer.specials);
         }
         batches
     }
 
     fn shape(batch: &Batch) -> BatchShape<'_> {
-        BatchShape { cu_seqlens: &batch.cu_seqlens, masked: 0 }
+        BatchShape { cu_seqlens: &batch.cu_seqlens, masked: 0, lane: batch.lane }
     }
 
-    fn denominator(&self, batches: &[Batch]) -> f32 {
-        batches.iter().map(|batch| batch.weight).sum::<usize>() as f32
+    fn counts(&self, batches: &[Batch]) -> [u64; 2] {
+        [batches.iter().map(|batch| batch.weight).sum::<usize>() as u64, 0]
+    }
+
+    fn denominator(&self, [weight, _]: [u64; 2]) -> f32 {
+        weight as f32
     }
 
     fn run(
@@ -248,21 +267,21 @@ impl Objective for Finetuning {
         batch: &Batch,
         denominator: f32,
         gradients: &mut Gradients,
-        sums: &mut LossSums,
-    ) -> Result<f64, EngineError> {
+    ) -> Result<LossSums, EngineError> {
         let Pass { model, tape, options } = pass;
         let scores = scores(model, tape, batch, options)?;
         let loss = loss(model, tape, batch, &scores, self.options, denominator)?;
         tape.backward(&loss.total, gradients)?;
+        let mut sums = LossSums::default();
         if tape.is_dry() {
-            return Ok(0.0);
+            return Ok(sums);
         }
         // The sum of the micro-batch was divided by the weight of the step.
         sums.loss.add(f64::from(tape.item(&loss.total)?) * f64::from(denominator), batch.weight as u64);
         if let Some(classified) = &loss.classified {
             sums.correct.add(classified.correct()? as u64, batch.weight as u64);
         }
-        Ok(sums.loss.sum)
+        Ok(sums)
     }
 
     fn figures(&self, sums: &LossSums) -> (f64, FinetuneFigures) {

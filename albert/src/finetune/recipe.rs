@@ -135,6 +135,14 @@ pub struct BatchSettings {
     pub max_tokens: usize,
     /// Maximum sequences of a micro-batch.
     pub max_sequences: usize,
+    /// Equal parts of a step whose gradients are added along a tree, a power of two; ranks compute whole lanes, so this is the
+    /// maximum number of ranks. No micro-batch crosses a lane.
+    #[serde(default = "one", skip_serializing_if = "crate::data::is_one")]
+    pub lanes: usize,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// Dropout rates in training.
@@ -213,7 +221,7 @@ impl FinetuneRecipe {
                 max_question_length: 128.min(config.max_position_embeddings / 2),
             },
             span: SpanRecipe::default(),
-            batch: BatchSettings { examples_per_step: 32, max_tokens: 4096, max_sequences: 64 },
+            batch: BatchSettings { examples_per_step: 32, max_tokens: 4096, max_sequences: 64, lanes: 1 },
             dropout: DropoutSettings { encoder: None, classifier: Some(0.1) },
             optimizer: OptimizerSettings {
                 kind: OptimizerKind::AdamW,
@@ -377,7 +385,10 @@ impl FinetuneRecipe {
         if schedule.steps.is_some_and(|steps| steps == 0 || steps > 1 << 40) {
             return wrong(format!("`schedule.steps` is {}, expected 1 to 2^40", schedule.steps.unwrap_or(0)));
         }
-        let BatchSettings { examples_per_step, max_tokens, max_sequences } = self.batch;
+        let BatchSettings { examples_per_step, max_tokens, max_sequences, lanes } = self.batch;
+        if lanes == 0 || !examples_per_step.is_multiple_of(lanes) {
+            return wrong(format!("`batch.lanes` is {lanes}, expected a divisor of `batch.examples_per_step`"));
+        }
         let longest = self.text.max_sequence_length;
         let question = self.text.max_question_length;
         for (key, value, low, high) in [

@@ -3,11 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use engine::Device;
-
 use super::objective::{FinetuneSources, Finetuning};
 use super::{FinetuneError, FinetuneRecipe, FinetuneSummary};
-use crate::train::{Observer, Outcome, StartMode, Trainer, run};
+use crate::train::{Observer, Outcome, StartMode, Trainer, Worker, run};
 
 /// Runs fine-tuning in `folder`. `stop` may be set at any time, for instance by a signal; it is checked after every
 /// step.
@@ -19,9 +17,11 @@ pub fn finetune(
     sources: &FinetuneSources<'_>,
     folder: &Path,
     mode: StartMode,
-    device: Device,
+    worker: impl Into<Worker>,
     stop: &AtomicBool,
     observer: &mut dyn Observer<Finetuning>,
 ) -> Result<Outcome<FinetuneSummary>, FinetuneError> {
-    run(folder, mode, stop, observer, || Trainer::<Finetuning>::new(recipe, sources, device))
+    let worker = worker.into();
+    let communicator = worker.communicator.clone();
+    run(folder, mode, stop, observer, communicator, || Trainer::<Finetuning>::new(recipe, sources, worker))
 }

@@ -8,7 +8,7 @@ use super::loss::PretrainingLoss;
 use super::sentence::Sentence;
 use crate::data::Batch;
 use crate::metrics::{Mean, Proportion};
-use crate::train::{StepFigures, bits};
+use crate::train::{MicroBatchSums, StepFigures, bits};
 
 /// Figures of a step, or means over steps. Losses are in nats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, losses: &PretrainingLoss) -> Result<(), EngineError> {
+    pub(super) fn add_losses(&mut self, losses: &PretrainingLoss) -> Result<(), EngineError> {
         let sums = |classified: &CrossEntropyOutput| {
             let sum: f64 = classified.losses.elements::<f32>()?.iter().map(|&x| f64::from(x)).sum();
             Ok::<_, EngineError>((sum, classified.correct()? as u64, classified.losses.len() as u64))
@@ -122,6 +122,27 @@ impl Tally {
             }
         }
         Ok(())
+    }
+}
+
+/// The sums of a step, without [`Tally::hidden`].
+impl MicroBatchSums for Tally {
+    const VALUES: usize = 8;
+
+    fn write(&self, values: &mut Vec<f64>) {
+        for (mean, correct) in [(self.mlm, self.mlm_correct), (self.sentence, self.sentence_correct)] {
+            values.extend([mean.sum, mean.count as f64, correct.correct as f64, correct.count as f64]);
+        }
+    }
+
+    fn add(&mut self, values: &[f64]) {
+        let (mlm, sentence) = values.split_at(4);
+        for (mean, proportion, values) in
+            [(&mut self.mlm, &mut self.mlm_correct, mlm), (&mut self.sentence, &mut self.sentence_correct, sentence)]
+        {
+            mean.add(values[0], values[1] as u64);
+            proportion.add(values[2] as u64, values[3] as u64);
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Pre-training as an objective: masked tokens and sentence pairs of a corpus.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use engine::io::hash64;
-use engine::{Device, EngineError, Gradients};
+use engine::{EngineError, Gradients, Lanes};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ use crate::report::{ReportError, write_panels};
 use crate::tokenizer::Tokenizer;
 use crate::train::{
     About, BatchShape, EVALUATE, Evaluated, EvaluationRecord, Objective, Pass, Position, ProgressOf, RecordOf, Replan,
-    RunObjective, TrainSettings, Trainer, bits,
+    RunObjective, TrainSettings, Trainer, Worker, bits,
 };
 
 /// Batches that are made ahead of their use.
@@ -57,6 +58,8 @@ impl PretrainSources {
 #[derive(Debug)]
 pub struct Pretraining {
     recipe: PretrainRecipe,
+    /// Lanes of this rank.
+    lanes: Range<usize>,
     shards: Arc<Shards>,
     vocabulary: Arc<Vocabulary>,
     batches: Prefetch,
@@ -155,7 +158,7 @@ impl HeldOut {
             cpu.enter(|| -> Result<(), EngineError> {
                 let tape = workspace.infer(params, Some(EVALUATE));
                 let losses = pretraining_loss(model, &tape, batch, options, weights, Denominators::of(batch))?;
-                tally.add(&losses)?;
+                tally.add_losses(&losses)?;
                 tally.add_hidden(batch, &losses, mask)
             })?;
         }
@@ -168,11 +171,18 @@ impl Trainer<Pretraining> {
     ///
     /// # Errors
     /// Recipe, data and vocabulary do not match, or there is not enough memory.
-    pub fn new(recipe: &PretrainRecipe, sources: &PretrainSources, device: Device) -> Result<Self, PretrainError> {
+    pub fn new(
+        recipe: &PretrainRecipe,
+        sources: &PretrainSources,
+        worker: impl Into<Worker>,
+    ) -> Result<Self, PretrainError> {
+        let worker = worker.into();
         let recipe = recipe.clone().with_vocabulary(sources.vocabulary.size())?;
-        let model = initial_model(&recipe, &sources.dataset, device.processor())?;
+        let model = initial_model(&recipe, &sources.dataset, worker.device.processor())?;
         let settings = recipe.train_settings();
-        Self::over(Pretraining::new(recipe, sources)?, settings, model, device)
+        let lanes = Lanes::new(&worker.communicator, "data.batch.lanes", recipe.data.batch.lanes)?;
+        let objective = Pretraining::new(recipe, sources, lanes.own())?;
+        Self::over(objective, settings, model, worker, lanes)
     }
 
     /// The recipe, with the vocabulary's size.
@@ -182,10 +192,12 @@ impl Trainer<Pretraining> {
 }
 
 impl Pretraining {
-    fn new(recipe: PretrainRecipe, sources: &PretrainSources) -> Result<Self, PretrainError> {
+    /// The objective of a rank with the lanes `lanes`.
+    fn new(recipe: PretrainRecipe, sources: &PretrainSources, lanes: Range<usize>) -> Result<Self, PretrainError> {
         let PretrainSources { dataset, vocabulary, tokenizer } = sources;
         let shards = Arc::clone(dataset.side(Side::Train));
-        let sampler = Sampler::new(Arc::clone(&shards), Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
+        let mut sampler = Sampler::new(Arc::clone(&shards), Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
+        sampler.limit_to_lanes(lanes.clone());
         let (held_out, no_evaluation) = match HeldOut::open(&recipe, sources)? {
             Ok(held_out) => (Some(held_out), None),
             Err(reason) => (None, Some(reason)),
@@ -209,6 +221,7 @@ impl Pretraining {
             tokenizer: tokenizer.clone(),
             about: About { details, warnings: recipe.warnings().to_vec(), inputs, is_evaluated: held_out.is_some() },
             recipe,
+            lanes,
             shards,
             held_out,
         })
@@ -259,14 +272,16 @@ impl Objective for Pretraining {
     }
 
     fn shape(batch: &Batch) -> BatchShape<'_> {
-        BatchShape { cu_seqlens: &batch.cu_seqlens, masked: batch.masked_positions.len() }
+        BatchShape { cu_seqlens: &batch.cu_seqlens, masked: batch.masked_positions.len(), lane: batch.lane }
     }
 
-    fn denominator(&self, batches: &[Batch]) -> Denominators {
-        Denominators {
-            masked: batches.iter().map(|batch| batch.masked_positions.len()).sum::<usize>() as f32,
-            sequences: batches.iter().map(Batch::sequences).sum::<usize>() as f32,
-        }
+    fn counts(&self, batches: &[Batch]) -> [u64; 2] {
+        let sum = |count: fn(&Batch) -> usize| batches.iter().map(count).sum::<usize>() as u64;
+        [sum(|batch| batch.masked_positions.len()), sum(Batch::sequences)]
+    }
+
+    fn denominator(&self, [masked, sequences]: [u64; 2]) -> Denominators {
+        Denominators { masked: masked as f32, sequences: sequences as f32 }
     }
 
     fn run(
@@ -275,18 +290,18 @@ impl Objective for Pretraining {
         batch: &Batch,
         denominator: Denominators,
         gradients: &mut Gradients,
-        sums: &mut Tally,
-    ) -> Result<f64, EngineError> {
+    ) -> Result<Tally, EngineError> {
         let Pass { model, tape, options } = pass;
         let losses = pretraining_loss(model, tape, batch, options, self.recipe.weights(), denominator)?;
         if let Some(total) = &losses.total {
             tape.backward(total, gradients)?;
         }
         // The first read of a loss: a GPU gets the whole micro-batch before anything waits for it.
+        let mut sums = Tally::default();
         if !tape.is_dry() {
-            sums.add(&losses)?;
+            sums.add_losses(&losses)?;
         }
-        Ok(sums.mlm.sum + sums.sentence.sum)
+        Ok(sums)
     }
 
     fn figures(&self, sums: &Tally) -> (f64, PretrainFigures) {
@@ -315,7 +330,8 @@ impl Objective for Pretraining {
     }
 
     fn room(&self) -> (Vec<Batch>, usize) {
-        let room: Vec<Batch> = (0..most_micro_batches(&self.recipe)).map(|_| Batch::new(&self.recipe.data)).collect();
+        let room: Vec<Batch> =
+            (0..most_micro_batches(&self.recipe, self.lanes.len())).map(|_| Batch::new(&self.recipe.data)).collect();
         let bytes = |batch: &Batch| {
             4 * (3 * batch.ids.capacity() + batch.cu_seqlens.capacity() + 2 * batch.masked_positions.capacity())
         };
@@ -387,6 +403,7 @@ impl RunObjective for Pretraining {
             .map_err(|error| PretrainError::Recipe(format!("the cursor of the checkpoint: {error}")))?;
         let Self { shards, vocabulary, recipe, .. } = self;
         let mut sampler = Sampler::new(Arc::clone(shards), Arc::clone(vocabulary), &recipe.data, recipe.seed)?;
+        sampler.limit_to_lanes(self.lanes.clone());
         sampler.seek(cursor)?;
         self.batches = Prefetch::new(sampler, PREFETCH)?;
         Ok(())
@@ -423,18 +440,19 @@ impl RunObjective for Pretraining {
     }
 }
 
-/// Upper bound of the micro-batches of a step: each but the last is full of sequences or of tokens.
-fn most_micro_batches(recipe: &PretrainRecipe) -> usize {
+/// Upper bound of the micro-batches of a step in `lanes` lanes: in a lane, each but the last is full of sequences or of
+/// tokens.
+fn most_micro_batches(recipe: &PretrainRecipe, lanes: usize) -> usize {
     let batch = &recipe.data.batch;
     let longest = recipe.data.instances.max_sequence_length;
-    match batch.sequences_per_step {
+    match batch.sequences_per_step / batch.lanes {
         0 => 1,
         sequences => {
             let full_of_tokens = batch.max_tokens - longest.min(batch.max_tokens) + 1;
-            1 + sequences.div_ceil(batch.max_sequences) + (sequences * longest).div_ceil(full_of_tokens)
+            let most = 1 + sequences.div_ceil(batch.max_sequences) + (sequences * longest).div_ceil(full_of_tokens);
+            lanes * most.min(sequences)
         }
     }
-    .min(recipe.data.batch.sequences_per_step.max(1))
 }
 
 /// A batch of the whole budget, with the maximum number of sequences and tokens, and one sequence of maximum length.

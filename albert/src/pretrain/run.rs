@@ -11,7 +11,7 @@ use super::{PretrainError, PretrainRecipe, PretrainSummary};
 use crate::data::Objective;
 use crate::loaded::LoadedModel;
 use crate::metrics::Proportion;
-use crate::train::{Observer, Outcome, StartMode, Trainer, run};
+use crate::train::{Observer, Outcome, StartMode, Trainer, Worker, run};
 
 /// Pre-trains in `folder`. `stop` may be set at any time, by a signal for instance; it is checked after every step.
 ///
@@ -23,11 +23,13 @@ pub fn pretrain(
     sources: &PretrainSources,
     folder: &Path,
     mode: StartMode,
-    device: Device,
+    worker: impl Into<Worker>,
     stop: &AtomicBool,
     observer: &mut dyn Observer<Pretraining>,
 ) -> Result<Outcome<PretrainSummary>, PretrainError> {
-    run(folder, mode, stop, observer, || Trainer::<Pretraining>::new(recipe, sources, device))
+    let worker = worker.into();
+    let communicator = worker.communicator.clone();
+    run(folder, mode, stop, observer, communicator, || Trainer::<Pretraining>::new(recipe, sources, worker))
 }
 
 /// Accuracy of the sentence head of the model in `folder`, pre-trained with `recipe`, on pairs of `objective` from the

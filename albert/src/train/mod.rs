@@ -23,7 +23,7 @@ mod settings;
 mod trainer;
 
 pub use memory::MemoryPlan;
-pub use objective::{About, BatchShape, Evaluated, Objective, Pass, Position, RunObjective};
+pub use objective::{About, BatchShape, Evaluated, MicroBatchSums, Objective, Pass, Position, RunObjective, Worker};
 pub use observer::{NoopObserver, Observer, Started};
 pub use overrides::SettingError;
 pub use progress::Progress;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::{EngineError, Gradients, Tape};
+use engine::{Communicator, Device, EngineError, Gradients, Tape};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -34,6 +34,36 @@ pub struct BatchShape<'b> {
     pub cu_seqlens: &'b [u32],
     /// Tokens whose vocabulary logits are computed.
     pub masked: usize,
+    /// Lane of the step.
+    pub lane: usize,
+}
+
+/// Where a rank of a run computes: its device, and the other ranks.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Device of this rank.
+    pub device: Device,
+    /// The other ranks.
+    pub communicator: Communicator,
+}
+
+impl From<Device> for Worker {
+    /// A process that trains alone.
+    fn from(device: Device) -> Self {
+        Self { device, communicator: Communicator::default() }
+    }
+}
+
+/// Sums over micro-batches, which ranks exchange.
+pub trait MicroBatchSums: Default {
+    /// Number of values.
+    const VALUES: usize;
+
+    /// Appends the sums; counts are exact below 2⁵³.
+    fn write(&self, values: &mut Vec<f64>);
+
+    /// Adds the sums that `write` wrote.
+    fn add(&mut self, values: &[f64]);
 }
 
 /// Training task: batches, their loss, and evaluation.
@@ -45,7 +75,7 @@ pub trait Objective: Sized {
     /// Divisor of the loss of a micro-batch.
     type Denominator: Copy;
     /// Sums of losses over the micro-batches of a step.
-    type Sums: Default;
+    type Sums: MicroBatchSums;
     /// Figures of a step beside its loss.
     type Figures: StepFigures;
     /// Figures of an evaluation.
@@ -53,17 +83,22 @@ pub trait Objective: Sized {
     /// State between evaluations; part of every checkpoint.
     type State: Clone + Default + Serialize + DeserializeOwned;
 
-    /// Fills the first places of `room` with the micro-batches of step `step` (from 0) and returns their number.
+    /// Fills the first places of `room` with the micro-batches of step `step` (from 0) that are in the lanes of this rank, in
+    /// order, and returns their number. One without sequences may stand for none.
     fn draw(&mut self, step: u64, room: &mut Vec<Self::Batch>) -> usize;
 
     /// Shape of a batch.
     fn shape(batch: &Self::Batch) -> BatchShape<'_>;
 
-    /// Denominator of the effective batch `batches`, so that the gradients of its micro-batches add up to its own.
-    fn denominator(&self, batches: &[Self::Batch]) -> Self::Denominator;
+    /// Counts of micro-batches for the denominator, which add up over ranks.
+    fn counts(&self, batches: &[Self::Batch]) -> [u64; 2];
 
-    /// Runs a micro-batch forward and backward, adds its gradients, and adds its losses to `sums` unless the run is dry.
-    /// Returns the sum of all losses of the step so far, which must be finite.
+    /// Denominator of the effective batch of these [counts](Self::counts), so that the gradients of its micro-batches add up
+    /// to its own.
+    fn denominator(&self, counts: [u64; 2]) -> Self::Denominator;
+
+    /// Runs a micro-batch forward and backward, adds its gradients, and returns the sums of its losses; none if the run is
+    /// dry.
     ///
     /// # Errors
     /// The engine failed.
@@ -73,10 +108,9 @@ pub trait Objective: Sized {
         batch: &Self::Batch,
         denominator: Self::Denominator,
         gradients: &mut Gradients,
-        sums: &mut Self::Sums,
-    ) -> Result<f64, EngineError>;
+    ) -> Result<Self::Sums, EngineError>;
 
-    /// Loss and figures of a step.
+    /// Loss and figures of a step; the loss is not finite if a sum is not.
     fn figures(&self, sums: &Self::Sums) -> (f64, Self::Figures);
 
     /// The largest batch, for the memory planner: no vector of any other batch is longer.

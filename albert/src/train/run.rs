@@ -20,8 +20,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::EngineError;
 use engine::io::write_atomically;
+use engine::{Communicator, EngineError};
+use serde_json::{Value, json};
 
 use super::lock::{FolderLock, claim_folder, claim_present, expect_folder};
 use super::objective::{Evaluated, Position, ProgressOf, RecordOf, RunObjective};
@@ -31,7 +32,7 @@ use super::progress::Progress;
 use super::records::{EvaluationRecord, METRICS, Record, StepReport};
 use super::settings::Replan;
 use super::trainer::Trainer;
-use crate::checkpoint::{Checkpoints, LoadedState, StateHeader};
+use crate::checkpoint::{Checkpoints, LoadedState, StateHeader, first_difference};
 use crate::report::{EventFile, Logged, MetricsLog, read_metrics};
 
 /// Where a run begins.
@@ -67,7 +68,7 @@ pub enum Outcome<S> {
 }
 
 /// Runs the trainer that `build` makes in `folder`. `stop` may be set at any time, by a signal for instance; it is checked
-/// after every step.
+/// after every step. All ranks of `communicator` run the same; the first alone writes, and decides.
 ///
 /// # Errors
 /// Recipe, data and folder do not match, a resumed run has other settings, or a file cannot be written. Earlier
@@ -77,16 +78,17 @@ pub(crate) fn run<O: RunObjective>(
     mode: StartMode,
     stop: &AtomicBool,
     observer: &mut dyn Observer<O>,
+    communicator: Communicator,
     build: impl FnOnce() -> Result<Trainer<O>, O::Error>,
 ) -> Result<Outcome<O::Summary>, O::Error> {
-    let mut run = Run::open(folder, mode, observer, build)?;
+    let mut run = Run::open(folder, mode, observer, communicator, build)?;
     let profile = observer.wants_profile();
     run.trainer.workspace().profile().set(profile);
     let outcome = loop {
         if run.is_done() {
             break Outcome::Finished(run.finish(observer)?);
         }
-        if stop.load(Ordering::Relaxed) {
+        if run.communicator.any("the wish to stop", stop.load(Ordering::Relaxed))? {
             let keeps_state = O::KEEPS_STATE || run.trainer.settings.run.checkpoint_interval != Some(0);
             let saved = keeps_state.then(|| run.save(observer)).transpose()?;
             run.report()?;
@@ -105,14 +107,21 @@ pub(crate) fn run<O: RunObjective>(
 
 struct Run<O: RunObjective> {
     trainer: Trainer<O>,
+    communicator: Communicator,
     folder: PathBuf,
     checkpoints: Checkpoints,
-    log: MetricsLog,
-    events: EventFile,
+    /// The first rank's; the others write nothing.
+    files: Option<Files>,
     progress: ProgressOf<O>,
     last_evaluation: Option<EvaluationRecord<O::Evaluation>>,
     /// Step of the newest checkpoint.
     saved: Option<u64>,
+}
+
+/// Files that a run appends to.
+struct Files {
+    log: MetricsLog,
+    events: EventFile,
     _lock: FolderLock,
 }
 
@@ -121,20 +130,26 @@ impl<O: RunObjective> Run<O> {
         folder: &Path,
         mode: StartMode,
         observer: &mut dyn Observer<O>,
+        communicator: Communicator,
         build: impl FnOnce() -> Result<Trainer<O>, O::Error>,
     ) -> Result<Self, O::Error> {
-        expect_folder(folder)?;
-        // Locked before anything is read: another process may still be writing its state there.
-        let claimed = claim_present(folder)?;
         let (metrics, checkpoints) = (folder.join(METRICS), Checkpoints::of_run(folder));
-        let is_used = || -> Result<bool, O::Error> {
-            let has_model = !O::KEEPS_STATE && folder.join("model.safetensors").exists();
-            Ok(metrics.exists() || has_model || !checkpoints.steps()?.is_empty())
-        };
-        if mode == StartMode::New && is_used()? {
-            let problem = format!("{} already holds a run; resume it, or choose another folder", folder.display());
-            return Err(SettingError(problem).into());
+        let mut claimed = None;
+        if communicator.is_first() {
+            expect_folder(folder)?;
+            // Locked before anything is read: another process may still be writing its state there.
+            claimed = claim_present(folder)?;
+            let is_used = || -> Result<bool, O::Error> {
+                let has_model = !O::KEEPS_STATE && folder.join("model.safetensors").exists();
+                Ok(metrics.exists() || has_model || !checkpoints.steps()?.is_empty())
+            };
+            if mode == StartMode::New && is_used()? {
+                let problem = format!("{} already holds a run; resume it, or choose another folder", folder.display());
+                return Err(SettingError(problem).into());
+            }
         }
+        // The others read the state only when the first has the lock.
+        communicator.barrier("the run's folder")?;
         let state = if mode == StartMode::Resume { checkpoints.newest()? } else { None };
         let mut trainer = build()?;
         let mut progress = Progress::default();
@@ -147,32 +162,47 @@ impl<O: RunObjective> Run<O> {
                 .map_err(|error| SettingError(format!("{}: its counters: {error}", state.path.display())))?;
         }
         let step = trainer.step();
-        let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
-        write_config(&trainer.objective, folder)?;
-        trainer.objective.prepare(folder)?;
-        if state.is_some() {
-            checkpoints.tidy(step)?;
-        }
-        // Without a checkpoint the run starts over, and records of an earlier attempt are dropped.
-        let counted = if state.is_some() { progress.records } else { Some(0) };
-        let (log, note) = MetricsLog::resume::<RecordOf<O>>(&metrics, step, counted)?;
+        let parameters = trainer.hash()?;
+        let start = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "config": trainer.objective.fingerprint(step),
+            "inputs": trainer.objective.about().inputs,
+            "parameters": format!("{parameters:016x}"),
+            "step": step,
+        });
+        expect_alike(&communicator, &start)?;
+        let mut notes = Vec::new();
+        let files = if communicator.is_first() {
+            let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
+            write_config(&trainer.objective, folder)?;
+            trainer.objective.prepare(folder)?;
+            if state.is_some() {
+                checkpoints.tidy(step)?;
+            }
+            // Without a checkpoint the run starts over, and records of an earlier attempt are dropped.
+            let counted = if state.is_some() { progress.records } else { Some(0) };
+            let (log, note) = MetricsLog::resume::<RecordOf<O>>(&metrics, step, counted)?;
+            notes.extend(state.as_ref().and_then(LoadedState::earlier_version).into_iter().chain(note));
+            Some(Files { log, events: EventFile::create(folder, step)?, _lock: lock })
+        } else {
+            None
+        };
+        // The others read the records only when they are those of the state.
+        communicator.barrier("the run's records")?;
         let mut run = Self {
             trainer,
+            communicator,
             folder: folder.to_owned(),
             checkpoints,
-            log,
-            events: EventFile::create(folder, step)?,
+            files,
             progress,
             last_evaluation: None,
             saved: state.as_ref().map(|_| step),
-            _lock: lock,
         };
         run.last_evaluation = run.records()?.into_iter().rev().find_map(|record| match record {
             Record::Evaluation(record) => Some(record),
             Record::Train(_) => None,
         });
-        let notes: Vec<String> =
-            state.as_ref().and_then(LoadedState::earlier_version).into_iter().chain(note).collect();
         run.report_start(state.as_ref(), &notes, observer);
         Ok(run)
     }
@@ -207,7 +237,21 @@ impl<O: RunObjective> Run<O> {
         let replan = Replan { after: self.trainer.step(), steps };
         self.trainer.objective.replan(replan)?;
         self.trainer.settings.schedule.replans.push(replan);
+        if self.files.is_none() {
+            return Ok(());
+        }
         write_config(&self.trainer.objective, &self.folder)
+    }
+
+    /// The new number of steps that the first rank's observer wants.
+    fn replanned(
+        &self,
+        report: &StepReport<O::Figures>,
+        observer: &mut dyn Observer<O>,
+    ) -> Result<Option<u64>, EngineError> {
+        let wanted = if self.communicator.is_first() { observer.replanned(report) } else { None };
+        let [wanted] = self.communicator.sum_counts("the number of steps", [wanted.unwrap_or(0)])?;
+        Ok(Some(wanted).filter(|steps| *steps > 0))
     }
 
     /// Runs one step, then logging, evaluation and checkpoint if due. Returns an outcome if the run diverged.
@@ -222,7 +266,7 @@ impl<O: RunObjective> Run<O> {
         self.progress.window.add(&report);
         self.trainer.objective.stepped(&mut self.progress.objective, &report);
         observer.stepped(&report);
-        if let Some(steps) = observer.replanned(&report) {
+        if let Some(steps) = self.replanned(&report, observer)? {
             self.replan(steps)?;
         }
         let margin = self.trainer.settings.run.divergence_margin;
@@ -267,13 +311,18 @@ impl<O: RunObjective> Run<O> {
     }
 
     fn write(&mut self, record: &RecordOf<O>) -> Result<(), O::Error> {
-        self.log.append(record)?;
-        Ok(self.events.scalars(record.step(), &record.scalars())?)
+        let Some(Files { log, events, .. }) = &mut self.files else { return Ok(()) };
+        log.append(record)?;
+        Ok(events.scalars(record.step(), &record.scalars())?)
     }
 
     /// Evaluates the model and saves it if it is the best so far.
     fn evaluate(&mut self, observer: &mut dyn Observer<O>) -> Result<(), O::Error> {
         let position = self.position();
+        if self.communicator.size() > 1 {
+            let hash = self.trainer.hash()?;
+            expect_same_hash(&self.communicator, &format!("parameters at step {}", position.step), hash)?;
+        }
         let Trainer { objective, loaded, settings, .. } = &mut self.trainer;
         let evaluated = objective.evaluate(loaded, settings, &mut self.progress, position)?;
         let Some(Evaluated { figures, is_best, files }) = evaluated else { return Ok(()) };
@@ -281,6 +330,8 @@ impl<O: RunObjective> Run<O> {
         self.progress.worse = if is_best { 0 } else { self.progress.worse + 1 };
         if is_best {
             self.save_model(&self.folder.clone())?;
+        }
+        if is_best && self.files.is_some() {
             for (name, content) in files {
                 write_atomically(self.folder.join(name), |out| out.write_all(content.as_bytes()))?;
             }
@@ -293,6 +344,9 @@ impl<O: RunObjective> Run<O> {
     }
 
     fn save_model(&mut self, folder: &Path) -> Result<(), O::Error> {
+        if self.files.is_none() {
+            return Ok(());
+        }
         self.trainer.download()?;
         Ok(self.trainer.objective.save_model(&self.trainer.loaded, folder)?)
     }
@@ -303,9 +357,11 @@ impl<O: RunObjective> Run<O> {
         if self.saved == Some(step) {
             return Ok(self.checkpoints.path(step));
         }
+        self.saved = Some(step);
+        let Some(Files { log, .. }) = &mut self.files else { return Ok(self.checkpoints.path(step)) };
         // Records that the checkpoint counts must be on disk before it.
-        self.log.sync()?;
-        self.progress.records = Some(self.log.records());
+        log.sync()?;
+        self.progress.records = Some(log.records());
         let objective = &self.trainer.objective;
         let header = StateHeader {
             version: StateHeader::VERSION,
@@ -316,7 +372,6 @@ impl<O: RunObjective> Run<O> {
             progress: serde_json::to_value(&self.progress).expect("counters have string keys"),
         };
         let path = self.trainer.save(&self.checkpoints, &header)?;
-        self.saved = Some(step);
         observer.saved(step, &path);
         Ok(path)
     }
@@ -343,7 +398,11 @@ impl<O: RunObjective> Run<O> {
         }
         self.report()?;
         let summary = self.summary();
-        self.trainer.objective.finish(&self.folder, &summary)?;
+        if self.files.is_some() {
+            self.trainer.objective.finish(&self.folder, &summary)?;
+        }
+        // Where the first rank is last to write, the others do not end before it.
+        self.communicator.barrier("the end of the run")?;
         Ok(summary)
     }
 
@@ -352,11 +411,45 @@ impl<O: RunObjective> Run<O> {
     }
 
     fn report(&self) -> Result<(), O::Error> {
+        if self.files.is_none() {
+            return Ok(());
+        }
         Ok(self.trainer.objective.report(&self.folder, &self.records()?, &self.progress.objective)?)
     }
 
     fn summary(&self) -> O::Summary {
         self.trainer.objective.summary(self.position(), &self.progress, self.last_evaluation.as_ref())
+    }
+}
+
+/// Refuses ranks that differ in `start`: version, settings, inputs, first parameters. All ranks find the same difference.
+fn expect_alike(communicator: &Communicator, start: &Value) -> Result<(), SettingError> {
+    let all = communicator
+        .gather("settings", start.to_string().as_bytes())
+        .map_err(|error| SettingError(error.to_string()))?;
+    let read = |rank: usize| -> Result<Value, SettingError> {
+        serde_json::from_slice(&all[rank])
+            .map_err(|error| SettingError(format!("the settings of rank {rank} cannot be read: {error}")))
+    };
+    let first = read(0)?;
+    for rank in 1..all.len() {
+        if let Some((key, of_first, of_other)) = first_difference(&first, &read(rank)?) {
+            return Err(SettingError(format!(
+                "rank 0 has `{key}` = {of_first}, rank {rank} has {of_other}; start the same program on all, with the same files"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses ranks whose `hash` differs: then something computed other bits, and the model would depend on the rank that saves.
+fn expect_same_hash(communicator: &Communicator, what: &str, hash: u64) -> Result<(), SettingError> {
+    let all = communicator.gather(what, &hash.to_le_bytes()).map_err(|error| SettingError(error.to_string()))?;
+    match all.iter().position(|theirs| *theirs != all[0]) {
+        None => Ok(()),
+        Some(other) => Err(SettingError(format!(
+            "the {what} differ between rank 0 and rank {other}; `albert doctor --verify` on both machines says whose bits are wrong"
+        ))),
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! micro-batches of the step ──> denominator of all of them
-//! each: tape ── loss / denominator ── backward ──> gradients +=
-//! gradients ── sum over ranks ── clip to a global norm ── LAMB or AdamW ──> parameters
+//! each of this rank's lanes: tape ── loss / denominator ── backward ──> gradients +=
+//! gradients ── sum over lanes of all ranks ── clip to a global norm ── LAMB or AdamW ──> parameters
 //! ```
 //!
 //! All batches of a step are drawn before the first is run, because the mean over the effective batch needs its counts.
@@ -12,17 +12,21 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use engine::io::hash64;
 use engine::optim::{Optimizer, clip_global_norm};
-use engine::{Communicator, Cpu, Device, EngineError, Gradients, ParamStore, Workspace};
+use engine::{Communicator, Cpu, EngineError, Gradients, LaneSums, Lanes, ParamStore, Workspace};
 
 use super::memory::MemoryPlan;
-use super::objective::{BatchShape, Objective, Pass};
+use super::objective::{BatchShape, MicroBatchSums, Objective, Pass, Worker};
 use super::records::StepReport;
 use super::settings::TrainSettings;
 use crate::checkpoint::{CheckpointError, Checkpoints, LoadedState, StateHeader, TensorGroup};
 use crate::cost::Flops;
 use crate::loaded::LoadedModel;
 use crate::model::{Model, dropout_key};
+
+/// Bits of the number of a micro-batch below those of its lane.
+const LANE_SHIFT: u32 = 32 - Lanes::MOST.ilog2();
 
 /// Plan of the memory of a step.
 const TRAIN: &str = "train";
@@ -35,6 +39,7 @@ pub struct Trainer<O: Objective> {
     pub(crate) loaded: LoadedModel,
     cpu: Cpu,
     communicator: Communicator,
+    lanes: LaneSums,
     gradients: Gradients,
     optimizer: Optimizer,
     /// Room for the batches of a step.
@@ -51,16 +56,19 @@ impl<O: Objective> Trainer<O> {
         objective: O,
         settings: TrainSettings,
         (model, params): (Model, ParamStore),
-        device: Device,
+        Worker { device, communicator }: Worker,
+        lanes: Lanes,
     ) -> Result<Self, O::Error> {
         let optimizer = settings.optimizer.optimizer(&params)?.on(&device)?;
         settings.schedule.schedule(settings.optimizer.learning_rate, 0)?;
         let (room, data) = objective.room();
+        let gradients = params.gradients(&device)?;
         let mut trainer = Self {
-            gradients: params.gradients(&device)?,
+            lanes: LaneSums::new(communicator.clone(), lanes, &gradients)?,
+            gradients,
             cpu: device.processor().clone(),
             loaded: LoadedModel { workspace: Workspace::new(device), model, params },
-            communicator: Communicator::default(),
+            communicator,
             memory: MemoryPlan { data, ..MemoryPlan::default() },
             objective,
             settings,
@@ -75,20 +83,20 @@ impl<O: Objective> Trainer<O> {
     fn plan(&mut self) -> Result<(), O::Error> {
         let Self { objective, settings, loaded, gradients, .. } = self;
         let batch = objective.largest();
-        let denominator = objective.denominator(std::slice::from_ref(&batch));
+        let denominator = objective.denominator(objective.counts(std::slice::from_ref(&batch)));
         let LoadedModel { workspace, model, params } = loaded;
         let options = settings.compute.options(workspace.device(), Some(0));
         let train = workspace.plan(TRAIN, |workspace| {
             let tape = workspace.train(params, None);
             let pass = Pass { model, tape: &tape, options: &options };
-            objective.run(&pass, &batch, denominator, gradients, &mut O::Sums::default()).map(|_| ())
+            objective.run(&pass, &batch, denominator, gradients).map(|_| ())
         })?;
         let evaluate = objective.plan_evaluation(loaded, settings)?;
         gradients.clear()?;
         let params = &loaded.params;
         self.memory = MemoryPlan {
             parameters: 4 * params.len(),
-            gradients: 4 * params.len(),
+            gradients: 4 * params.len() + self.lanes.bytes(),
             optimizer: self.optimizer.bytes(),
             packed: params.packed_bytes(),
             step: train.bytes().max(evaluate),
@@ -106,45 +114,65 @@ impl<O: Objective> Trainer<O> {
     pub(crate) fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
         let start = Instant::now();
         let step = self.step();
-        let Self { objective, settings, loaded, cpu, communicator, gradients, optimizer, room, .. } = self;
+        let Self { objective, settings, loaded, cpu, communicator, lanes, gradients, optimizer, room, .. } = self;
         let LoadedModel { workspace, model, params } = loaded;
         let checkpointing = settings.compute.checkpointing(workspace.device());
         let count = objective.draw(step, room);
         let mut report =
             StepReport { step: step + 1, data_seconds: start.elapsed().as_secs_f64(), ..Default::default() };
         let batches = &room[..count];
-        let denominator = objective.denominator(batches);
-        let mut sums = O::Sums::default();
+        let shape = |batch| {
+            let BatchShape { cu_seqlens, masked, .. } = O::shape(batch);
+            let flops = Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
+            [u64::from(cu_seqlens.last().copied().unwrap_or(0)), cu_seqlens.len() as u64 - 1, flops as u64]
+        };
+        let sum = |sums: [u64; 3], new: [u64; 3]| std::array::from_fn(|i| sums[i] + new[i]);
+        let [tokens, sequences, flops] = batches.iter().map(shape).fold([0; 3], sum);
+        let [first, second] = objective.counts(batches);
+        let counts = [first, second, tokens, sequences, flops];
+        let counts = communicator.sum_counts(&format!("counts of step {}", step + 1), counts)?;
+        let [first, second, tokens, sequences, flops] = counts;
+        let denominator = objective.denominator([first, second]);
+        (report.tokens, report.sequences, report.flops) = (tokens, sequences, flops as f64);
+        let mut own = Vec::new();
         gradients.clear()?;
-        for (micro, batch) in (0..).zip(batches) {
-            let key = dropout_key(settings.seed, step, micro);
+        lanes.begin_step();
+        let (mut lane, mut micro) = (0, 0);
+        for batch in batches.iter().filter(|batch| O::shape(batch).cu_seqlens.len() > 1) {
+            let of = O::shape(batch).lane;
+            (lane, micro) = if of == lane { (lane, micro) } else { (of, 0) };
+            lanes.begin_lane(lane, gradients)?;
+            // Micro-batches count from 0 in each lane, so that they have the same masks on any rank.
+            let key = dropout_key(settings.seed, step, (lane as u32) << LANE_SHIFT | micro);
+            micro += 1;
             let options = settings.compute.options(workspace.device(), Some(key));
-            let BatchShape { cu_seqlens, masked } = O::shape(batch);
             // One entry into the pool per micro-batch, so that the worker threads spin from kernel to kernel.
-            cpu.enter(|| -> Result<(), EngineError> {
+            let sums = cpu.enter(|| {
                 let tape = workspace.train(params, Some(TRAIN));
                 let pass = Pass { model, tape: &tape, options: &options };
-                // Gradients of a loss that is not finite are cleared by the next step.
-                let sum = objective.run(&pass, batch, denominator, gradients, &mut sums)?;
-                if sum.is_finite() {
-                    Ok(())
-                } else {
-                    Err(EngineError::NotFinite { what: "the loss".into(), value: sum, step: step + 1 })
-                }
+                objective.run(&pass, batch, denominator, gradients)
             })?;
-            report.tokens += u64::from(cu_seqlens.last().copied().unwrap_or(0));
-            report.sequences += cu_seqlens.len() as u64 - 1;
-            report.flops += Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
+            sums.write(&mut own);
+        }
+        let mut sums = O::Sums::default();
+        // In the order of micro-batches, because ranks have lanes in order.
+        for theirs in communicator.gather(&format!("losses of step {}", step + 1), bytemuck::cast_slice(&own))? {
+            let theirs: Vec<f64> = bytemuck::pod_collect_to_vec(&theirs);
+            theirs.chunks_exact(O::Sums::VALUES).for_each(|micro| sums.add(micro));
+        }
+        (report.loss, report.figures) = objective.figures(&sums);
+        if !report.loss.is_finite() {
+            // The next step clears the gradients.
+            return Err(EngineError::NotFinite { what: "the loss".into(), value: report.loss, step: step + 1 });
         }
         report.learning_rate = settings.schedule.schedule(settings.optimizer.learning_rate, step)?.rate(step);
-        communicator.all_reduce(gradients)?;
+        lanes.all_reduce(&format!("gradients of step {}", step + 1), gradients)?;
         let limit = Some(settings.optimizer.clip_norm).filter(|limit| *limit > 0.0);
         report.gradient_norm = cpu.enter(|| -> Result<f64, EngineError> {
             let norm = clip_global_norm(gradients, 1.0, limit, step + 1)?;
             optimizer.step(params, gradients, report.learning_rate)?;
             Ok(norm)
         })?;
-        (report.loss, report.figures) = objective.figures(&sums);
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -172,6 +200,12 @@ impl<O: Objective> Trainer<O> {
     /// Planned peak memory.
     pub fn memory(&self) -> MemoryPlan {
         self.memory
+    }
+
+    /// Hash of the parameters.
+    pub(crate) fn hash(&mut self) -> Result<u64, EngineError> {
+        self.download()?;
+        Ok(hash64(bytemuck::cast_slice(self.params().all_values())))
     }
 
     /// Copies the parameters from the device that trains them to the host.

@@ -1,7 +1,7 @@
 //! Sums of gradients along a tree that does not depend on who computes what.
 //!
-//! A step's micro-batches are cut into L lanes (`batch.lanes`, a power of two): micro-batch i of M is in lane ⌊i·L/M⌋. Within a
-//! lane gradients are added in order; lanes are added along a perfect binary tree:
+//! A step is cut into L equal lanes (a setting, a power of two). Within a lane gradients are added in order, micro-batch by
+//! micro-batch; lanes are added along a perfect binary tree:
 //!
 //! ```text
 //! lanes     0   1   2   3   4   5   6   7
@@ -18,7 +18,7 @@
 //! A rank with l lanes keeps at most ⌊log₂ l⌋ sums beside the buffer that backward adds to, as a binary counter keeps digits;
 //! a few more where its lanes are no subtree.
 
-use super::Communicator;
+use super::{Communicator, all_reduce};
 use crate::{
     device::Device,
     error::{EngineError, Result},
@@ -51,58 +51,80 @@ pub(super) fn are_halves(left: &Range<usize>, right: &Range<usize>) -> bool {
     left.len() == right.len() && left.end == right.start && left.start.is_multiple_of(2 * left.len())
 }
 
-/// Sums over the lanes of one rank, of a step.
-#[derive(Debug)]
-pub struct LaneSums {
-    communicator: Communicator,
-    /// L
-    lanes: usize,
-    /// Lanes of this rank.
+/// Lanes of a step, and those of this rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    count: usize,
     own: Range<usize>,
-    /// Lanes that are finished.
-    done: usize,
-    /// Sums of subtrees, from the left; the last sum is in the gradients.
-    sums: Vec<(Range<usize>, Tensor)>,
-    /// Buffers for sums.
-    spare: Vec<Tensor>,
-    /// Bytes of others, and of this rank in an order in which they can be sent.
-    pub(super) room: [Vec<f32>; 2],
 }
 
-impl LaneSums {
-    /// Sums of the lanes that this rank has of `lanes`, of gradients like `gradients`. No other function allocates buffers,
-    /// but for the first exchange.
+impl Default for Lanes {
+    /// One lane, of a process alone.
+    fn default() -> Self {
+        Self { count: 1, own: 0..1 }
+    }
+}
+
+impl Lanes {
+    /// Maximum number of lanes.
+    pub const MOST: usize = 1 << 10;
+
+    /// Cuts a step into `count` lanes, which is the value of `setting` in errors.
     ///
     /// # Errors
-    /// `lanes` is no power of two, there are more ranks than lanes, or there is not enough memory.
-    pub fn new(communicator: Communicator, lanes: usize, gradients: &Gradients) -> Result<Self> {
-        let setting =
-            |problem: String| EngineError::Setting { setting: "batch.lanes", value: lanes.to_string(), problem };
-        let size = communicator.size();
-        if !lanes.is_power_of_two() {
-            return Err(setting("expected a power of two".into()));
+    /// `count` is no power of two or above [`Lanes::MOST`], or there are more ranks than lanes.
+    pub fn new(communicator: &Communicator, setting: &'static str, count: usize) -> Result<Self> {
+        let refused = |problem: String| EngineError::Setting { setting, value: count.to_string(), problem };
+        let (rank, size) = (communicator.rank(), communicator.size());
+        if !count.is_power_of_two() || count > Self::MOST {
+            return Err(refused(format!("expected a power of two, at most {}", Self::MOST)));
         }
-        if size > lanes {
+        if size > count {
             let enough = size.next_power_of_two();
-            return Err(setting(format!(
-                "{size} ranks need at least as many lanes; set `batch.lanes = {enough}`, which changes the order of sums"
+            return Err(refused(format!(
+                "{size} ranks need at least as many lanes; set {setting} = {enough}, which changes the order of sums"
             )));
         }
-        let own = of_rank(communicator.rank(), size, lanes);
-        // The sums that are kept while the last lane is computed, or earlier.
-        let kept = own.clone().map(|lane| subtrees(own.start..lane).len()).max().unwrap_or(0);
-        let spare = (0..kept).map(|_| gradients.buffer()).collect::<Result<_>>()?;
-        Ok(Self { communicator, lanes, done: own.start, own, sums: Vec::new(), spare, room: Default::default() })
+        Ok(Self { count, own: of_rank(rank, size, count) })
+    }
+
+    /// Number of lanes, L.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// Lanes of this rank.
     pub fn own(&self) -> Range<usize> {
         self.own.clone()
     }
+}
 
-    /// Lane of micro-batch `micro` of `count`.
-    pub fn lane(&self, micro: usize, count: usize) -> usize {
-        micro * self.lanes / count
+/// Sums over the lanes of one rank, of a step.
+#[derive(Debug)]
+pub struct LaneSums {
+    communicator: Communicator,
+    lanes: Lanes,
+    /// The lane whose gradients are computed.
+    lane: usize,
+    /// Sums of subtrees, from the left; the last sum is in the gradients.
+    sums: Vec<(Range<usize>, Tensor)>,
+    /// Buffers for sums.
+    spare: Vec<Tensor>,
+    /// Buffers of messages.
+    room: [Vec<f32>; 2],
+}
+
+impl LaneSums {
+    /// Sums over `lanes` of gradients like `gradients`. No other function allocates buffers, but for the first exchange.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn new(communicator: Communicator, lanes: Lanes, gradients: &Gradients) -> Result<Self> {
+        let own = lanes.own();
+        // The sums that are kept while a lane is computed.
+        let kept = own.clone().map(|lane| subtrees(own.start..lane).len()).max().unwrap_or(0);
+        let spare = (0..kept).map(|_| gradients.buffer()).collect::<Result<_>>()?;
+        Ok(Self { communicator, lane: own.start, lanes, sums: Vec::new(), spare, room: Default::default() })
     }
 
     /// Bytes of the buffers.
@@ -112,30 +134,34 @@ impl LaneSums {
             + self.room.iter().map(|room| 4 * room.capacity()).sum::<usize>()
     }
 
-    /// Forgets a step that was not finished.
-    pub fn clear(&mut self) {
-        self.done = self.own.start;
+    /// Begins a step.
+    pub fn begin_step(&mut self) {
+        self.lane = self.lanes.own.start;
         self.spare.extend(self.sums.drain(..).map(|(_, sum)| sum));
     }
 
-    /// Ends the current lane of this rank, whose sum is in `gradients`. They are zero again for the next lane, if there is
-    /// one.
+    /// Goes on to lane `lane` of this rank, not below the current one: the lanes before it are ended, and `gradients` are
+    /// those of this lane, zero at first.
     ///
     /// # Errors
     /// The GPU failed.
-    ///
-    /// # Panics
-    /// If all lanes were ended before.
-    pub fn end_lane(&mut self, gradients: &mut Gradients) -> Result<()> {
-        assert!(self.done < self.own.end, "lanes {:?} are finished", self.own);
-        let mut range = self.done..self.done + 1;
-        self.done += 1;
+    pub fn begin_lane(&mut self, lane: usize, gradients: &mut Gradients) -> Result<()> {
+        while self.lane < lane {
+            self.end_lane(gradients)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the current lane.
+    fn end_lane(&mut self, gradients: &mut Gradients) -> Result<()> {
+        let mut range = self.lane..self.lane + 1;
+        self.lane += 1;
         while let Some((left, sum)) = self.sums.pop_if(|(left, _)| are_halves(left, &range)) {
             add(&gradients.device().clone(), &sum, &mut gradients.flat)?;
             range.start = left.start;
             self.spare.push(sum);
         }
-        if self.done < self.own.end {
+        if self.lane < self.lanes.own.end {
             let mut next = self.spare.pop().expect("as many buffers as sums");
             next.zero()?;
             self.sums.push((range, std::mem::replace(&mut gradients.flat, next)));
@@ -143,33 +169,23 @@ impl LaneSums {
         Ok(())
     }
 
-    /// Replaces the gradients by the sum over the lanes of all ranks. `what` names them in errors. All lanes are finished.
+    /// Ends the lanes of this rank and replaces the gradients by the sum over the lanes of all ranks. `what` names them in
+    /// errors.
     ///
     /// # Errors
     /// A rank is gone or late, or the GPU failed.
     pub fn all_reduce(&mut self, what: &str, gradients: &mut Gradients) -> Result<()> {
-        assert!(self.done == self.own.end, "lanes {:?} are not finished", self.done..self.own.end);
-        self.done = self.own.start;
-        let size = self.communicator.size();
-        if size == 1 {
-            return Ok(());
-        }
+        self.begin_lane(self.lanes.own.end, gradients)?;
+        let Self { communicator, lanes, sums, spare, room, .. } = self;
         let cpu = gradients.device().processor().clone();
-        let communicator = self.communicator.clone();
-        if size.is_power_of_two() {
-            // One subtree a rank.
-            return gradients
-                .on_host(|sum| super::all_reduce::halving(&communicator, &cpu, what, sum, &mut self.room[0]));
+        if communicator.size().is_power_of_two() {
+            // One subtree a rank; nothing to do for one rank.
+            return gradients.on_host(|sum| all_reduce::halving(communicator, &cpu, what, sum, &mut room[0]));
         }
-        let mut parts = Vec::new();
-        for (_, sum) in &self.sums {
-            parts.push(sum.elements::<f32>()?);
-        }
-        let room = &mut self.room;
-        gradients
-            .on_host(|last| super::all_reduce::by_slices(&communicator, &cpu, what, self.lanes, &parts, last, room))?;
+        let parts = sums.iter().map(|(_, sum)| sum.elements::<f32>()).collect::<Result<Vec<_>>>()?;
+        gradients.on_host(|last| all_reduce::by_slices(communicator, &cpu, what, lanes.count, &parts, last, room))?;
         drop(parts);
-        self.spare.extend(self.sums.drain(..).map(|(_, sum)| sum));
+        spare.extend(sums.drain(..).map(|(_, sum)| sum));
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ mod lanes;
 mod mpi;
 mod threads;
 
-pub use lanes::LaneSums;
+pub use lanes::{LaneSums, Lanes};
 
 use crate::error::{EngineError, Result};
 use std::{fmt::Debug, sync::Arc, time::Duration};
@@ -200,6 +200,14 @@ impl Communicator {
     /// A rank is gone or late.
     pub fn any(&self, what: &str, value: bool) -> Result<bool> {
         Ok(self.gather(what, &[u8::from(value)])?.iter().any(|theirs| theirs == &[1]))
+    }
+
+    /// Waits until every rank has come here.
+    ///
+    /// # Errors
+    /// A rank is gone or late.
+    pub fn barrier(&self, what: &str) -> Result<()> {
+        self.gather(what, &[]).map(|_| ())
     }
 
     /// Ends all ranks because this one cannot go on; returns if the transport has no way to end them.

@@ -37,12 +37,14 @@ fn on_ranks<T: Send>(size: usize, work: impl Fn(Communicator) -> T + Sync) -> Ve
 fn sums(size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
     on_ranks(size, |rank| {
         let mut gradients = gradients(len);
-        let mut sums = LaneSums::new(rank, lanes, &gradients).unwrap();
+        let lanes = Lanes::new(&rank, "lanes", lanes).unwrap();
+        let mut sums = LaneSums::new(rank, lanes.clone(), &gradients).unwrap();
         for _ in 0..steps {
             gradients.clear().unwrap();
-            for lane in sums.own() {
+            sums.begin_step();
+            for lane in lanes.own() {
+                sums.begin_lane(lane, &mut gradients).unwrap();
                 gradients.all_mut().iter_mut().zip(of_lane(lane, len)).for_each(|(sum, x)| *sum += x);
-                sums.end_lane(&mut gradients).unwrap();
             }
             sums.all_reduce("gradients", &mut gradients).unwrap();
         }
@@ -71,35 +73,31 @@ fn the_sum_is_that_of_the_tree_for_any_number_of_ranks() {
 fn an_interrupted_step_leaves_nothing_behind() {
     let rank = Communicator::default();
     let mut gradients = gradients(5);
-    let mut sums = LaneSums::new(rank, 4, &gradients).unwrap();
+    let lanes = Lanes::new(&rank, "lanes", 4).unwrap();
+    let mut sums = LaneSums::new(rank, lanes.clone(), &gradients).unwrap();
     for interrupted in [true, false] {
         gradients.clear().unwrap();
-        for lane in sums.own().take(if interrupted { 3 } else { 4 }) {
+        sums.begin_step();
+        for lane in lanes.own().take(if interrupted { 3 } else { 4 }) {
+            sums.begin_lane(lane, &mut gradients).unwrap();
             gradients.all_mut().copy_from_slice(&of_lane(lane, 5));
-            sums.end_lane(&mut gradients).unwrap();
         }
-        if interrupted { sums.clear() } else { sums.all_reduce("gradients", &mut gradients).unwrap() }
+        if !interrupted {
+            sums.all_reduce("gradients", &mut gradients).unwrap();
+        }
     }
     assert_eq!(gradients.all(), tree(0..4, 5));
 }
 
 #[test]
 fn lanes_that_do_not_fit_are_refused() {
-    let message = |size: usize, lanes| {
-        let rank = Communicator::threads(size).remove(0);
-        LaneSums::new(rank, lanes, &gradients(1)).unwrap_err().to_string()
-    };
-    assert!(message(3, 2).contains("`batch.lanes = 4`"), "{}", message(3, 2));
-    assert!(message(1, 12).contains("power of two"));
-}
-
-#[test]
-fn micro_batches_are_cut_into_lanes_in_order() {
-    let sums = LaneSums::new(Communicator::default(), 4, &gradients(1)).unwrap();
-    let lanes = |count: usize| (0..count).map(|micro| sums.lane(micro, count)).collect::<Vec<_>>();
-    assert_eq!(lanes(8), [0, 0, 1, 1, 2, 2, 3, 3]);
-    assert_eq!(lanes(6), [0, 0, 1, 2, 2, 3]);
-    assert_eq!(lanes(3), [0, 1, 2]);
+    let message =
+        |size: usize, lanes| Lanes::new(&Communicator::threads(size)[0], "batch.lanes", lanes).unwrap_err().to_string();
+    assert_eq!(
+        message(3, 2),
+        "batch.lanes = 2: 3 ranks need at least as many lanes; set batch.lanes = 4, which changes the order of sums"
+    );
+    assert!(message(1, 12).contains("power of two") && message(1, 2048).contains("at most 1024"));
 }
 
 #[test]

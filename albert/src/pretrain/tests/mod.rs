@@ -1,5 +1,6 @@
 //! A small data set, its recipe and comparisons of runs.
 
+mod ranks;
 mod runs;
 mod trainer;
 

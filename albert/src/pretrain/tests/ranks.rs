@@ -1,0 +1,113 @@
+//! Runs of several ranks, as threads: the same files as a run of one.
+
+use super::*;
+use crate::train::Worker;
+use engine::Communicator;
+use std::time::Duration;
+
+/// Runs `recipe` on `isas.len()` ranks with one thread each, and stops after `stop_at` steps; the results in the order of
+/// ranks.
+fn run_ranks(
+    world: &World,
+    recipes: &[&PretrainRecipe],
+    folder: &Path,
+    mode: StartMode,
+    threads: usize,
+    stop_at: Option<u64>,
+) -> Vec<Result<Outcome<PretrainSummary>, PretrainError>> {
+    std::thread::scope(|scope| {
+        let ranks = Communicator::threads(recipes.len()).into_iter().zip(recipes);
+        let spawn = |(mut communicator, recipe): (Communicator, &&'_ PretrainRecipe)| {
+            communicator.set_timeout(Duration::from_secs(120));
+            let (recipe, is_asked) = ((*recipe).clone(), communicator.rank() + 1 == recipes.len());
+            scope.spawn(move || {
+                let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+                // One rank is asked to stop, and all do.
+                let stop_at = stop_at.filter(|_| is_asked);
+                let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
+                let worker = Worker { device: device(threads), communicator };
+                pretrain(&recipe, &world.sources, folder, mode, worker, stop, &mut listener)
+            })
+        };
+        let running: Vec<_> = ranks.map(spawn).collect();
+        running.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+const LANES: [&str; 2] =
+    ["data.batch={ max_tokens = 40, max_sequences = 6, sequences_per_step = 16, lanes = 8 }", "schedule.steps=9"];
+
+#[test]
+fn any_number_of_ranks_gives_the_files_of_one() {
+    let world = world();
+    for (i, dtype) in ["f32", "bf16"].into_iter().enumerate() {
+        let activations = format!("compute.activations={dtype}");
+        let recipe = recipe(&[LANES[0], LANES[1], &activations]);
+        let alone = world.path(&format!("alone-{i}"));
+        world.run(&recipe, &alone, StartMode::New, 1, None).unwrap();
+        for (ranks, threads) in [(1, 2), (2, 1), (2, 2), (3, 1), (4, 1), (5, 2), (8, 1)] {
+            let folder = world.path(&format!("{ranks}-{threads}-{i}"));
+            for outcome in run_ranks(&world, &vec![&recipe; ranks], &folder, StartMode::New, threads, None) {
+                assert!(matches!(outcome, Ok(Outcome::Finished(_))), "{outcome:?}");
+            }
+            assert_same(&alone, &folder, &format!("{ranks} ranks of {threads} threads, {dtype}"));
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_ranks() {
+    let world = world();
+    let recipe = recipe(&LANES);
+    let (whole, parts) = (world.path("whole"), world.path("parts"));
+    world.run(&recipe, &whole, StartMode::New, 1, None).unwrap();
+    let mut mode = StartMode::New;
+    for (ranks, stop) in [(4, Some(3)), (3, Some(4)), (1, Some(7)), (2, None)] {
+        for outcome in run_ranks(&world, &vec![&recipe; ranks], &parts, mode, 1, stop) {
+            match (stop, outcome.unwrap()) {
+                (None, Outcome::Finished(_)) => {}
+                (Some(at), Outcome::Stopped { summary, .. }) => assert_eq!(summary.step, at),
+                (_, other) => panic!("{ranks} ranks: {other:?}"),
+            }
+        }
+        mode = StartMode::Resume;
+    }
+    assert_same(&whole, &parts, "4, 3, 1, 2 ranks");
+}
+
+#[test]
+fn lanes_change_the_order_of_sums_and_nothing_else() {
+    let world = world();
+    let losses = |name: &str, lanes: &str| {
+        let batch =
+            format!("data.batch={{ max_tokens = 400, max_sequences = 4, sequences_per_step = 16, lanes = {lanes} }}");
+        let no_dropout = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"];
+        let recipe = recipe(&[&batch, no_dropout[0], no_dropout[1]]);
+        let (_, heard) = world.run(&recipe, &world.path(name), StartMode::New, 1, None).unwrap();
+        heard.steps.iter().map(|step| step.loss).collect::<Vec<_>>()
+    };
+    let (one, four) = (losses("one", "1"), losses("four", "4"));
+    assert_ne!(one, four);
+    assert!(one.iter().zip(&four).all(|(x, y)| (x - y).abs() < 1e-3), "{one:?}\n{four:?}");
+}
+
+#[test]
+fn ranks_that_differ_are_refused() {
+    let world = world();
+    let (mine, theirs) = (recipe(&LANES), recipe(&[LANES[0], LANES[1], "seed=8"]));
+    let folder = world.path("differ");
+    let mut outcomes = run_ranks(&world, &[&mine, &theirs], &folder, StartMode::New, 1, None).into_iter();
+    let message = outcomes.nth(1).unwrap().unwrap_err().to_string();
+    assert!(message.contains("rank 0 has `config.seed` = 7, rank 1 has 8"), "{message}");
+    assert!(!folder.join("metrics.jsonl").exists(), "nothing is written");
+}
+
+#[test]
+fn more_ranks_than_lanes_are_refused() {
+    let world = world();
+    let recipe = recipe(&["schedule.steps=2"]);
+    for outcome in run_ranks(&world, &[&recipe; 2], &world.path("few"), StartMode::New, 1, None) {
+        let message = outcome.unwrap_err().to_string();
+        assert!(message.contains("set data.batch.lanes = 2"), "{message}");
+    }
+}
