@@ -11,6 +11,7 @@ mod npy;
 mod numbers;
 mod output;
 mod progress;
+mod ranks;
 mod roofline;
 mod signals;
 

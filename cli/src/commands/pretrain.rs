@@ -4,6 +4,7 @@ use super::deadline::Deadline;
 use crate::{
     output::tell,
     progress::{Progress, duration},
+    ranks,
     roofline::{self, Profiling},
     signals,
 };
@@ -13,14 +14,11 @@ use albert::{
         Pretraining, RECIPES,
     },
     tokenizer::Tokenizer,
-    train::{EvaluationRecord, MemoryPlan, Observer, Outcome, StartMode, Started, StepReport},
+    train::{EvaluationRecord, MemoryPlan, NoopObserver, Observer, Outcome, StartMode, Started, StepReport, Worker},
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use engine::{
-    Cpu, Device,
-    profile::{Peak, Profile},
-};
+use engine::profile::{Peak, Profile};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -58,9 +56,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recipe = recipe(arguments)?;
     let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
     let stop = signals::stop_flag()?;
-    let device = Device::named(&arguments.device, Cpu::detect()?)?;
-    let outcome = train(&recipe, &arguments.output, mode, device, arguments.profile, None, &stop)?;
-    Ok(finish(&outcome, &arguments.output))
+    ranks::run(&arguments.device, |worker| {
+        let is_first = worker.communicator.is_first();
+        let outcome = train(&recipe, &arguments.output, mode, worker, arguments.profile, None, &stop)?;
+        Ok(finish(&outcome, &arguments.output, is_first))
+    })
 }
 
 fn recipe(arguments: &Arguments) -> Result<PretrainRecipe> {
@@ -103,7 +103,7 @@ pub(crate) fn train(
     recipe: &PretrainRecipe,
     folder: &Path,
     mode: StartMode,
-    device: Device,
+    worker: impl Into<Worker>,
     profile: Profiling,
     deadline: Option<Deadline>,
     stop: &Arc<AtomicBool>,
@@ -117,15 +117,27 @@ pub(crate) fn train(
     }
     let tokenizer = Tokenizer::load(&input.tokenizer)?;
     let sources = PretrainSources::open(&input.data, &tokenizer)?;
-    let mut watch = Watch { deadline, interval: recipe.evaluation.interval, ..Watch::new(device.peak(), profile) };
-    let outcome = pretrain::pretrain(recipe, &sources, folder, mode, device, stop, &mut watch);
+    let worker = worker.into();
+    if !worker.communicator.is_first() {
+        return Ok(pretrain::pretrain(recipe, &sources, folder, mode, worker, stop, &mut NoopObserver)?);
+    }
+    let (peak, ranks) = (worker.device.peak(), worker.communicator.size());
+    let mut watch = Watch { deadline, interval: recipe.evaluation.interval, ranks, ..Watch::new(peak, profile) };
+    let outcome = pretrain::pretrain(recipe, &sources, folder, mode, worker, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
 }
 
-/// Prints the outcome of a run and returns its exit code.
-pub(crate) fn finish(outcome: &Outcome<PretrainSummary>, folder: &Path) -> ExitCode {
+/// Prints the outcome of a run, on the first rank, and returns its exit code.
+pub(crate) fn finish(outcome: &Outcome<PretrainSummary>, folder: &Path, is_first: bool) -> ExitCode {
     let place = folder.display();
+    if !is_first {
+        return match outcome {
+            Outcome::Finished(_) => ExitCode::SUCCESS,
+            Outcome::Stopped { .. } => ExitCode::from(signals::INTERRUPTED),
+            Outcome::Diverged { .. } => ExitCode::FAILURE,
+        };
+    }
     match outcome {
         Outcome::Finished(summary) => {
             let early = if summary.stopped_early { ", stopped early: no improvement" } else { "" };
@@ -156,6 +168,8 @@ pub(crate) struct Watch {
     progress: Progress,
     peak: Option<Peak>,
     profile: Profiling,
+    /// Ranks, whose peaks are taken to be that of the first.
+    ranks: usize,
     smoothed: Smoothed,
     deadline: Option<Deadline>,
     /// Steps of the run, and between two evaluations.
@@ -191,6 +205,7 @@ impl Watch {
             progress: Progress::idle(),
             peak,
             profile,
+            ranks: 1,
             smoothed: Smoothed::default(),
             deadline: None,
             steps: 0,
@@ -236,7 +251,7 @@ impl Observer<Pretraining> for Watch {
             loss / weight,
             100.0 * mlm / weight,
             report.tokens as f64 / report.seconds,
-            roofline::share(self.peak, report.flops, report.seconds),
+            roofline::share(self.peak, report.flops / self.ranks as f64, report.seconds),
         );
         self.progress.step(report.step, &line);
     }

@@ -58,9 +58,9 @@ impl Launcher {
     /// Files of MPI libraries, to be tried in order.
     pub(super) fn libraries(&self) -> &'static [&'static str] {
         match self.family {
-            Some(Family::OpenMpi) => &["libmpi.so.40", "libmpi_abi.so.1", "libmpi.so.80"],
-            Some(Family::Mpich) => &["libmpi_abi.so.1", "libmpi.so.12"],
-            None => &["libmpi_abi.so.1", "libmpi.so.40", "libmpi.so.12"],
+            Some(Family::OpenMpi) => &["libmpi.so.40", "libmpi_abi.so.1"],
+            Some(Family::Mpich) => &["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12"],
+            None => &["libmpi_abi.so.1", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12"],
         }
     }
 

@@ -3,7 +3,7 @@
 //! | ABI | file | handles | `MPI_COMM_WORLD`, `MPI_BYTE` | `MPI_THREAD_SERIALIZED` |
 //! |---|---|---|---|--:|
 //! | standard (MPI 5.0, chapter 20) | `libmpi_abi.so.1` | pointers | 0x101, 0x247 | 2048 |
-//! | MPICH | `libmpi.so.12` | `int` | 0x44000000, 0x4c00010d | 2 |
+//! | MPICH | `libmpi.so.12`, Debian: `libmpich.so.12` | `int` | 0x44000000, 0x4c00010d | 2 |
 //! | Open MPI 3 to 5 | `libmpi.so.40` | pointers | `&ompi_mpi_comm_world`, `&ompi_mpi_byte` | 2 |
 //!
 //! Only bytes move, so no other type and no operation is needed. Messages are sent and received without waiting, and tested
@@ -15,6 +15,7 @@ use super::{Failure, MESSAGE, Transport};
 use crate::error::{EngineError, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::{
+    error::Error,
     ffi::{c_int, c_void},
     fmt,
     ptr::null_mut,
@@ -87,6 +88,11 @@ struct Session<H: Handle> {
     buffers: Mutex<Buffers>,
 }
 
+/// The dynamic loader's own words.
+fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// The function `name` of `library`.
 ///
 /// # Safety
@@ -94,14 +100,14 @@ struct Session<H: Handle> {
 unsafe fn function<F: Copy>(library: &Library, file: &str, name: &str) -> Result<F> {
     // SAFETY: the caller's promise.
     let symbol = unsafe { library.get::<F>(name) };
-    symbol.map(|symbol| *symbol).map_err(|error| EngineError::Launch(format!("{file}: {error}")))
+    symbol.map(|symbol| *symbol).map_err(|error| EngineError::Launch(format!("{file}: {}", reason(&error))))
 }
 
 /// The address of the object `name`, for libraries whose handles are such addresses.
 fn object(library: &Library, file: &str, name: &str) -> Result<Pointer> {
     // SAFETY: only the address is taken.
     let symbol = unsafe { library.get::<*mut c_void>(name) };
-    let symbol = symbol.map_err(|error| EngineError::Launch(format!("{file}: {error}")))?;
+    let symbol = symbol.map_err(|error| EngineError::Launch(format!("{file}: {}", reason(&error))))?;
     Ok(Pointer(symbol.into_raw().cast()))
 }
 
@@ -121,7 +127,7 @@ pub(super) fn start(launcher: &Launcher) -> Result<Arc<dyn Transport>> {
                 opened = Some((library, file.to_owned()));
                 break;
             }
-            Err(error) => reasons.push(error.to_string()),
+            Err(error) => reasons.push(reason(&error)),
         }
     }
     let Some((library, file)) = opened else {

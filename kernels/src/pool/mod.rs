@@ -74,12 +74,22 @@ impl Cpu {
     /// # Errors
     /// One of the two variables or `ALBERT_L2` is unusable, or a thread cannot be started.
     pub fn detect() -> Result<Self, CpuError> {
+        Self::detect_share(1)
+    }
+
+    /// [`Cpu::detect`] for one of `processes` that share this machine: by default, its share of the cores if it may use all,
+    /// else those that it may use.
+    ///
+    /// # Errors
+    /// As [`Cpu::detect`].
+    pub fn detect_share(processes: usize) -> Result<Self, CpuError> {
         let isa = Isa::choose().map_err(CpuError::Isa)?;
         let threads = match std::env::var("ALBERT_THREADS") {
             Ok(text) => match text.parse() {
                 Ok(n @ 1..=MAX_THREADS) => n,
                 _ => return Err(CpuError::Threads(text)),
             },
+            Err(_) if cores() == online_cores() => (cores() / processes.max(1)).max(1),
             Err(_) => cores(),
         };
         Self::new(isa, threads)
@@ -208,6 +218,21 @@ impl Cpu {
 /// Cores that the process may use: the affinity mask and the cgroup's CPU quota, rounded down, at least 1.
 fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Cores of the machine; 0 where the system does not say.
+fn online_cores() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    count_of_list(&list).unwrap_or(0)
+}
+
+/// Numbers in a list such as `0-3,8,10-11`.
+fn count_of_list(list: &str) -> Option<usize> {
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(last.parse::<usize>().ok()? + 1 - first.parse::<usize>().ok()?)
+    };
+    list.trim().split(',').map(count).sum()
 }
 
 /// The threads of a [`Cpu`].

@@ -1,0 +1,46 @@
+//! The ranks of a training command that a launcher started (`mpirun -n 4 albert pretrain ..`).
+
+use crate::output::tell;
+use albert::train::Worker;
+use anyhow::{Context, Result};
+use engine::{Communicator, Cpu, Device};
+use std::{fs, process::ExitCode};
+
+/// Runs `command` on this rank with `device`, and leaves the other ranks: together if it ends well, at once if it fails.
+pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
+    let communicator = Communicator::from_environment()?;
+    if communicator.size() == 1 {
+        let code =
+            command(Worker { device: Device::named(device, Cpu::detect()?)?, communicator: communicator.clone() });
+        communicator.finish();
+        return code;
+    }
+    match worker(device, &communicator).and_then(command) {
+        Ok(code) => {
+            communicator.finish();
+            Ok(code)
+        }
+        Err(error) => {
+            // Before the others are ended, and with them perhaps this rank.
+            tell!("error: {error:#}");
+            communicator.abort();
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// One of several ranks, which shares its machine with those of the same host.
+fn worker(device: &str, communicator: &Communicator) -> Result<Worker> {
+    let host = "/proc/sys/kernel/hostname";
+    let host = fs::read(host).with_context(|| format!("{host} cannot be read"))?;
+    let hosts = communicator.gather("host names", &host)?;
+    let here = hosts.iter().filter(|other| **other == host).count();
+    let device = Device::named(device, Cpu::detect_share(here)?)?;
+    if communicator.is_first() {
+        let mut names: Vec<&Vec<u8>> = hosts.iter().collect();
+        names.sort();
+        names.dedup();
+        tell!("{} ranks on {} host(s), {} thread(s) in rank 0", hosts.len(), names.len(), device.processor().threads());
+    }
+    Ok(Worker { device, communicator: communicator.clone() })
+}
