@@ -18,9 +18,13 @@ use std::{
     fmt,
     io::{self, ErrorKind, Write},
     process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::Duration,
 };
+
+/// True for ranks whose output would repeat that of the first: messages and results are dropped, errors are not.
+static MUTED: AtomicBool = AtomicBool::new(false);
 
 /// Pause between two attempts to write to a stream that is not ready.
 const RETRY: Duration = Duration::from_millis(2);
@@ -31,8 +35,25 @@ macro_rules! tell {
 }
 pub(crate) use tell;
 
-/// Writes the line of [`tell!`] in one call, so that lines of two processes do not mix.
+/// Drops all messages and results from now on, but not the error that ends the command.
+pub(crate) fn mute() {
+    MUTED.store(true, Relaxed);
+}
+
+/// Writes the line of [`tell!`], unless this process is muted.
 pub(crate) fn message(line: fmt::Arguments<'_>) {
+    if !MUTED.load(Relaxed) {
+        print(line);
+    }
+}
+
+/// Prints the error that ends the command.
+pub(crate) fn print_error(error: &anyhow::Error) {
+    print(format_args!("error: {}", sentence(error)));
+}
+
+/// Writes a line to standard error in one call, so that lines of two processes do not mix.
+fn print(line: fmt::Arguments<'_>) {
     let line = format!("{line}\n");
     // A run goes on if a message cannot be written.
     let _ = write_when_ready(line.as_bytes(), |bytes| io::stderr().lock().write(bytes));
@@ -77,6 +98,9 @@ impl Stdout {
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if MUTED.load(Relaxed) {
+            return Ok(bytes.len());
+        }
         let written = write_when_ready(bytes, |bytes| io::stdout().lock().write(bytes));
         self.explain(written.map(|()| bytes.len()), bytes.len())
     }
@@ -145,7 +169,7 @@ pub(crate) fn exit_code(result: anyhow::Result<ExitCode>, failure: u8) -> ExitCo
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("error: {}", sentence(&error));
+            print_error(&error);
             ExitCode::from(failure)
         }
     }

@@ -1,6 +1,6 @@
 //! The ranks of a training command that a launcher started (`mpirun -n 4 albert pretrain ..`).
 
-use crate::output::tell;
+use crate::output::{self, tell};
 use albert::train::Worker;
 use anyhow::{Context, Result};
 use engine::{Communicator, Cpu, Device};
@@ -22,7 +22,7 @@ pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>
         }
         Err(error) => {
             // Before the others are ended, and with them perhaps this rank.
-            tell!("error: {error:#}");
+            output::print_error(&error);
             communicator.abort();
             Ok(ExitCode::FAILURE)
         }
@@ -36,7 +36,9 @@ fn worker(device: &str, communicator: &Communicator) -> Result<Worker> {
     let hosts = communicator.gather("host names", &host)?;
     let here = hosts.iter().filter(|other| **other == host).count();
     let device = Device::named(device, Cpu::detect_share(here)?)?;
-    if communicator.is_first() {
+    if !communicator.is_first() {
+        output::mute();
+    } else {
         let mut names: Vec<&Vec<u8>> = hosts.iter().collect();
         names.sort();
         names.dedup();

@@ -5,6 +5,7 @@ use crate::{
     numbers::whole,
     output::{results, tell},
     progress::{Progress, duration},
+    ranks,
     roofline::{self, Profiling},
     signals,
 };
@@ -14,14 +15,11 @@ use albert::{
         self, DataSource, DevFigures, FinetuneDetails, FinetuneFigures, FinetuneRecipe, FinetuneSources,
         FinetuneSummary, Finetuning, HeadOrigin, Loaded, Measured, Preset, SeedSummary, Task, TaskName,
     },
-    train::{EvaluationRecord, Observer, Outcome, StartMode, Started, StepReport},
+    train::{EvaluationRecord, Observer, Outcome, StartMode, Started, StepReport, Worker},
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use engine::{
-    Cpu, Device,
-    profile::{Peak, Profile},
-};
+use engine::profile::{Peak, Profile};
 use std::{
     fs,
     io::Write,
@@ -102,14 +100,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let task = Task::new(name, problem, &recipe);
     let sources = FinetuneSources { task: &task, train: &train, dev: dev.as_ref() };
     let stop = signals::stop_flag()?;
-    let device = Device::named(&arguments.device, Cpu::detect()?)?;
-    if arguments.seeds == 1 {
+    ranks::run(&arguments.device, |worker| {
+        if arguments.seeds > 1 {
+            return run_seeds(arguments, &recipe, &sources, &worker, &stop);
+        }
         let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
-        let mut watch = Watch::new(device.peak(), arguments.profile);
-        let outcome = train_once(&recipe, &sources, &arguments.output, mode, &device, &mut watch, &stop)?;
-        return finish(&outcome, &arguments.output, &watch);
-    }
-    run_seeds(arguments, &recipe, &sources, &device, &stop)
+        let mut watch = Watch::new(worker.device.peak(), arguments.profile);
+        let outcome = train_once(&recipe, &sources, &arguments.output, mode, worker, &mut watch, &stop)?;
+        finish(&outcome, &arguments.output, &watch)
+    })
 }
 
 /// The recipe of the run: defaults of the model's size or the preset, the file over it, and the settings over both.
@@ -154,45 +153,64 @@ fn train_once(
     sources: &FinetuneSources<'_>,
     folder: &Path,
     mode: StartMode,
-    device: &Device,
+    worker: Worker,
     watch: &mut Watch,
     stop: &AtomicBool,
 ) -> Result<Outcome<FinetuneSummary>> {
-    let outcome = finetune::finetune(recipe, sources, folder, mode, device.clone(), stop, watch);
+    let outcome = finetune::finetune(recipe, sources, folder, mode, worker, stop, watch);
     watch.progress.finish();
     Ok(outcome?)
 }
 
-/// Runs one seed after another and summarizes them.
+/// Runs one seed after another and summarizes them. Ranks share the seeds: each trains every n-th by itself.
 fn run_seeds(
     arguments: &Arguments,
     recipe: &FinetuneRecipe,
     sources: &FinetuneSources<'_>,
-    device: &Device,
+    worker: &Worker,
     stop: &AtomicBool,
 ) -> Result<ExitCode> {
-    let mut runs = Vec::new();
-    let mut code = ExitCode::SUCCESS;
+    let Worker { device, communicator } = worker;
+    let folder = |number: u64| arguments.output.join(format!("seed-{number}"));
+    let is_mine = |number: &u64| (number - 1) % communicator.size() as u64 == communicator.rank() as u64;
+    let (mut failed, mut stopped) = (false, false);
     let (first, peak) = (recipe.seed, device.peak());
-    for number in 1..=arguments.seeds {
-        let folder = arguments.output.join(format!("seed-{number}"));
-        if arguments.resume
-            && let Some(summary) = FinetuneSummary::of_run(&folder)?
-        {
+    for number in (1..=arguments.seeds).filter(is_mine) {
+        let folder = folder(number);
+        if arguments.resume && FinetuneSummary::of_run(&folder)?.is_some() {
             tell!("seed {number} of {} is already done", arguments.seeds);
-            runs.push(summary);
             continue;
         }
         tell!("seed {number} of {}", arguments.seeds);
         let recipe = FinetuneRecipe { seed: first + number - 1, ..recipe.clone() };
         let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
         let mut watch = Watch::new(peak, arguments.profile);
-        match train_once(&recipe, sources, &folder, mode, device, &mut watch, stop)? {
-            Outcome::Finished(summary) => runs.push(summary),
-            outcome @ Outcome::Stopped { .. } => return finish(&outcome, &folder, &watch),
+        let outcome = train_once(&recipe, sources, &folder, mode, device.clone().into(), &mut watch, stop)?;
+        match outcome {
+            Outcome::Finished(_) => {}
+            Outcome::Stopped { .. } => {
+                finish(&outcome, &folder, &watch)?;
+                stopped = true;
+                break;
+            }
             // The other seeds still run.
-            outcome @ Outcome::Diverged { .. } => code = finish(&outcome, &folder, &watch)?,
+            Outcome::Diverged { .. } => {
+                finish(&outcome, &folder, &watch)?;
+                failed = true;
+            }
         }
+    }
+    let [failed, stopped] = communicator.sum_counts("outcomes of seeds", [failed, stopped].map(u64::from))?;
+    if stopped > 0 {
+        return Ok(ExitCode::from(signals::INTERRUPTED));
+    }
+    let code = if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    if !communicator.is_first() {
+        return Ok(code);
+    }
+    let mut runs = Vec::new();
+    for number in 1..=arguments.seeds {
+        runs.extend(FinetuneSummary::of_run(&folder(number))?);
     }
     let collapsed = runs.iter().filter(|run| run.collapse.is_some()).count();
     let summary = SeedSummary::new(runs);

@@ -14,7 +14,7 @@ use albert::{
         Pretraining, RECIPES,
     },
     tokenizer::Tokenizer,
-    train::{EvaluationRecord, MemoryPlan, NoopObserver, Observer, Outcome, StartMode, Started, StepReport, Worker},
+    train::{EvaluationRecord, MemoryPlan, Observer, Outcome, StartMode, Started, StepReport, Worker},
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -57,9 +57,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
     let stop = signals::stop_flag()?;
     ranks::run(&arguments.device, |worker| {
-        let is_first = worker.communicator.is_first();
         let outcome = train(&recipe, &arguments.output, mode, worker, arguments.profile, None, &stop)?;
-        Ok(finish(&outcome, &arguments.output, is_first))
+        Ok(finish(&outcome, &arguments.output))
     })
 }
 
@@ -118,9 +117,6 @@ pub(crate) fn train(
     let tokenizer = Tokenizer::load(&input.tokenizer)?;
     let sources = PretrainSources::open(&input.data, &tokenizer)?;
     let worker = worker.into();
-    if !worker.communicator.is_first() {
-        return Ok(pretrain::pretrain(recipe, &sources, folder, mode, worker, stop, &mut NoopObserver)?);
-    }
     let (peak, ranks) = (worker.device.peak(), worker.communicator.size());
     let mut watch = Watch { deadline, interval: recipe.evaluation.interval, ranks, ..Watch::new(peak, profile) };
     let outcome = pretrain::pretrain(recipe, &sources, folder, mode, worker, stop, &mut watch);
@@ -128,16 +124,9 @@ pub(crate) fn train(
     Ok(outcome?)
 }
 
-/// Prints the outcome of a run, on the first rank, and returns its exit code.
-pub(crate) fn finish(outcome: &Outcome<PretrainSummary>, folder: &Path, is_first: bool) -> ExitCode {
+/// Prints the outcome of a run and returns its exit code.
+pub(crate) fn finish(outcome: &Outcome<PretrainSummary>, folder: &Path) -> ExitCode {
     let place = folder.display();
-    if !is_first {
-        return match outcome {
-            Outcome::Finished(_) => ExitCode::SUCCESS,
-            Outcome::Stopped { .. } => ExitCode::from(signals::INTERRUPTED),
-            Outcome::Diverged { .. } => ExitCode::FAILURE,
-        };
-    }
     match outcome {
         Outcome::Finished(summary) => {
             let early = if summary.stopped_early { ", stopped early: no improvement" } else { "" };

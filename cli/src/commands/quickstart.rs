@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let outcome =
         pretrain::train(&recipe, &folder, mode, Device::Cpu(cpu.clone()), arguments.profile, deadline, &stop)?;
-    let code = pretrain::finish(&outcome, &folder, true);
+    let code = pretrain::finish(&outcome, &folder);
     if let Outcome::Finished(summary) = &outcome {
         show(&folder, cpu, summary.evaluation.as_ref())?;
         writeln!(
