@@ -11,5 +11,6 @@ mod forward;
 mod kernels_command;
 mod kills;
 mod profile;
+mod ranks;
 mod resume;
 mod streams;
