@@ -241,7 +241,12 @@ impl FinetuneRecipe {
             },
             compute: ComputeSettings::default(),
             evaluation: EvaluationSettings { interval: 0, patience: Some(0) },
-            run: RunSettings { log_interval: 10, checkpoint_interval: None, divergence_margin: 0.0 },
+            run: RunSettings {
+                log_interval: 10,
+                checkpoint_interval: None,
+                divergence_margin: 0.0,
+                communication_timeout: None,
+            },
         }
     }
 

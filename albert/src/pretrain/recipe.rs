@@ -289,7 +289,12 @@ fn defaults() -> Table {
         Value::try_from(value).expect("settings are a table")
     }
     let evaluation = EvaluationSettings { interval: 5_000, patience: None };
-    let run = RunSettings { log_interval: 10, checkpoint_interval: Some(5_000), divergence_margin: 2.0 };
+    let run = RunSettings {
+        log_interval: 10,
+        checkpoint_interval: Some(5_000),
+        divergence_margin: 2.0,
+        communication_timeout: None,
+    };
     let sections = [
         ("seed", Value::Integer(12_345)),
         ("input", table(PretrainInput::default())),

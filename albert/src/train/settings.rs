@@ -278,6 +278,9 @@ pub struct RunSettings {
     /// that is not finite always stops the run.
     #[serde(default)]
     pub divergence_margin: f64,
+    /// Seconds that a rank waits for another in one exchange; then it says which one and ends all. By default 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub communication_timeout: Option<f64>,
 }
 
 impl RunSettings {
@@ -288,7 +291,9 @@ impl RunSettings {
     pub(crate) fn check(&self) -> Result<(), SettingError> {
         let margin = self.divergence_margin;
         expect("run.divergence_margin", margin, margin >= 0.0, "at least 0 (0 is off)")?;
-        expect("run.log_interval", self.log_interval as f64, self.log_interval > 0, "at least 1")
+        expect("run.log_interval", self.log_interval as f64, self.log_interval > 0, "at least 1")?;
+        let timeout = self.communication_timeout.unwrap_or(1.0);
+        expect("run.communication_timeout", timeout, timeout > 0.0 && timeout <= 1e6, "above 0, at most 1e6 seconds")
     }
 }
 

@@ -10,7 +10,7 @@
 //! The split into micro-batches changes rounding and dropout alone. Results are the same for any number of threads.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::io::hash64;
 use engine::optim::{Optimizer, clip_global_norm};
@@ -38,7 +38,7 @@ pub struct Trainer<O: Objective> {
     pub(crate) settings: TrainSettings,
     pub(crate) loaded: LoadedModel,
     cpu: Cpu,
-    communicator: Communicator,
+    pub(crate) communicator: Communicator,
     lanes: LaneSums,
     gradients: Gradients,
     optimizer: Optimizer,
@@ -56,12 +56,15 @@ impl<O: Objective> Trainer<O> {
         objective: O,
         settings: TrainSettings,
         (model, params): (Model, ParamStore),
-        Worker { device, communicator }: Worker,
+        Worker { device, mut communicator }: Worker,
         lanes: Lanes,
     ) -> Result<Self, O::Error> {
         let optimizer = settings.optimizer.optimizer(&params)?.on(&device)?;
         settings.schedule.schedule(settings.optimizer.learning_rate, 0)?;
         let (room, data) = objective.room();
+        if let Some(seconds) = settings.run.communication_timeout {
+            communicator.set_timeout(Duration::from_secs_f64(seconds));
+        }
         let gradients = params.gradients(&device)?;
         let mut trainer = Self {
             lanes: LaneSums::new(communicator.clone(), lanes, &gradients)?,
