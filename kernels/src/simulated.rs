@@ -88,7 +88,7 @@ mod tests {
     use ptx::sim::{Completion, Options, Schedule};
 
     /// Smallest case of each synchronization pattern: pipelines with fewer and more k-tiles than stages, `ldmatrix` and
-    /// SIMT; warp specialization, and a pipeline that continues across tiles; reductions across warps and blocks; votes.
+    /// SIMT; warp specialization, and a pipeline that continues across tiles; reductions across warps and blocks.
     const STRUCTURES: [(Sm, &str, &str); 18] = [
         (Sm::Sm90a, "gemm", "forward bf16 nt m=264 n=40 k=184"),
         (Sm::Sm90a, "gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=264 n=40 k=184"),

@@ -43,7 +43,9 @@ impl StateHeader {
     ///
     /// 2: sums have the same order on every instruction set, and logarithms and powers come from `libm`, so a run that
     /// continues a state of version 1 has other bits from there on than version 1 would have given it.
-    pub const VERSION: u32 = 2;
+    ///
+    /// 3: a dropout mask takes a byte per element, so a run with dropout draws other masks from there on.
+    pub const VERSION: u32 = 3;
 }
 
 /// A group of tensors of a state: the name before the slash, and the tensors in order.
@@ -78,8 +80,9 @@ impl LoadedState {
     pub fn earlier_version(&self) -> Option<String> {
         let (written, now) = (self.header.version, StateHeader::VERSION);
         (written < now).then(|| {
+            let differs = if written < 2 { "rounds some sums and draws dropout" } else { "draws dropout" };
             format!(
-                "{} is a state of version {written}, this program has version {now}, which rounds some sums differently: \
+                "{} is a state of version {written}, this program has version {now}, which {differs} differently: \
                  the run continues, but no single version reproduces all of it",
                 self.path.display()
             )

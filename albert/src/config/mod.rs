@@ -131,7 +131,8 @@ pub struct AlbertConfig {
     pub intermediate_size: usize,
     /// Non-linearity of the feed-forward network and of the MLM head.
     pub hidden_act: Activation,
-    /// Dropout after the embeddings, the attention output and (see `ffn_output_dropout`) the feed-forward network.
+    /// Dropout after the embeddings, the attention output and (see `ffn_output_dropout`) the feed-forward network. As every
+    /// rate of dropout, it is realized as the nearest multiple of 1/256: 0.1 is 26/256.
     pub hidden_dropout_prob: f64,
     /// Dropout on the attention probabilities.
     pub attention_probs_dropout_prob: f64,

@@ -102,7 +102,7 @@ pub struct Selection {
     /// Forward pass or training step [default: forward]
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
-    /// Dropout rate of a training step [default: the model's]
+    /// Dropout rate of a training step, realized in 256ths [default: the model's]
     #[arg(long)]
     pub dropout: Option<f64>,
     /// Activations that a training step recomputes in backward [default: cheap]

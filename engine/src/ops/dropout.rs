@@ -1,4 +1,4 @@
-//! Dropout: each element is zero with probability `rate`, else divided by 1 - rate.
+//! Dropout: each element is zero with the probability `rate`, realized in 256ths, else divided by one minus it.
 //!
 //! ```text
 //! y = mask·x       dx = mask·dy

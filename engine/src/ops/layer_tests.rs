@@ -79,7 +79,7 @@ pub(super) fn layer(p: &[ParamId], activation: Activation, rate: f32, recompute:
 fn attention_mask(dropout: Option<Dropout>, start: usize, s: usize) -> Vec<f32> {
     let factor = |head: usize, query: usize, key: usize| match dropout {
         None => 1.0,
-        Some(dropout) if dropout.keeps(((start + query) * HEADS + head) as u64, key) => 1.0 / (1.0 - dropout.rate),
+        Some(dropout) if dropout.keeps(((start + query) * HEADS + head) as u64, key) => dropout.scale(),
         Some(_) => 0.0,
     };
     (0..HEADS * s * s).map(|i| factor(i / (s * s), i / s % s, i % s)).collect()
@@ -147,7 +147,7 @@ fn exact(x: &[f64], p: &[Vec<f64>], activation: Activation, rate: f32) -> Vec<f6
     let masked = |x: Vec<f64>, dropout: Option<Dropout>| -> Vec<f64> {
         let factor = |i: usize| match dropout {
             None => 1.0,
-            Some(dropout) if dropout.keeps((i / H) as u64, i % H) => 1.0 / (1.0 - f64::from(dropout.rate)),
+            Some(dropout) if dropout.keeps((i / H) as u64, i % H) => 256.0 / f64::from(256 - dropout.threshold()),
             Some(_) => 0.0,
         };
         x.into_iter().enumerate().map(|(i, x)| x * factor(i)).collect()

@@ -206,6 +206,12 @@ impl Entry {
         self.define(format_args!("prmt.b32"), &[a.text(), b.text(), format!("0x{selector:04X}")])
     }
 
+    /// [`Entry::prmt`] with the selector in a register.
+    #[track_caller]
+    pub fn prmt_by(&self, a: Reg<B32>, b: impl Operand<B32>, selector: Reg<U32>) -> Reg<B32> {
+        self.define(format_args!("prmt.b32"), &[a.text(), b.text(), selector.text()])
+    }
+
     /// Two floats rounded to bf16 and packed; `low` is the one at the lower address.
     #[track_caller]
     pub fn cvt_bf16x2(&self, low: Reg<F32>, high: Reg<F32>) -> Reg<Bf16x2> {

@@ -1,16 +1,16 @@
-//! Philox4x32-10 in integer instructions: the same words as [`crate::num::philox`].
+//! Philox4x32 in integer instructions: the same words as [`crate::num::philox`].
 
 use super::{Entry, Reg, U32};
-use crate::num::philox::{M0, M1, ROUNDS, W0, W1};
+use crate::num::philox::{M0, M1, W0, W1};
 
 /// The keys of all rounds, which every counter of a thread shares.
 #[derive(Clone, Debug)]
-pub struct PhiloxKey([[Reg<U32>; 2]; ROUNDS]);
+pub struct PhiloxKey<const ROUNDS: usize>([[Reg<U32>; 2]; ROUNDS]);
 
 impl Entry {
     /// The keys of all rounds: two instructions a round.
     #[track_caller]
-    pub fn philox_key(&self, key: [Reg<U32>; 2]) -> PhiloxKey {
+    pub fn philox_key<const ROUNDS: usize>(&self, key: [Reg<U32>; 2]) -> PhiloxKey<ROUNDS> {
         let mut keys = [key; ROUNDS];
         for round in 1..ROUNDS {
             let [k0, k1] = keys[round - 1];
@@ -22,7 +22,7 @@ impl Entry {
     /// The four words for `counter`: six instructions a round, which the driver's assembler fuses to four (a 64-bit
     /// product is one, and so is an exclusive or of three).
     #[track_caller]
-    pub fn philox4x32(&self, counter: [Reg<U32>; 4], key: &PhiloxKey) -> [Reg<U32>; 4] {
+    pub fn philox4x32<const ROUNDS: usize>(&self, counter: [Reg<U32>; 4], key: &PhiloxKey<ROUNDS>) -> [Reg<U32>; 4] {
         const XOR3: u8 = 0x96;
         let [mut c0, mut c1, mut c2, mut c3] = counter;
         for [k0, k1] in key.0 {

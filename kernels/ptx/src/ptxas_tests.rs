@@ -65,13 +65,13 @@ fn ptxas_takes_arithmetic_and_conversions() {
         let signed = k.max_s32(k.min_s32(k.reinterpret::<U32, S32>(bits), 5), -5);
         let halves = k.split(k.cvt_f16x2(sum, x));
         let joined: Reg<B32> = k.join(halves[1], halves[0]);
-        let permuted = k.prmt(joined, 0x3F80u32, 0x5410);
+        let permuted = k.prmt_by(k.prmt(joined, 0x3F80u32, 0x5410), joined, bits);
         let condition = k.or(k.lt(n, 3u32), k.and(k.setp(Compare::Ne, n, 9u32), k.not(k.setp(Compare::Lt, signed, 0))));
         k.st(out.at(0), [k.selp(sum, k.cvt_f32_f16(halves[0]), condition)]);
         k.st(out.at(4), [permuted]);
         k.st(out.at(8), [k.cvt_f16(sum)]);
         k.unless(condition, || k.st(out.at(16), [k.cvt_u64(bits)]));
-        let key = k.philox_key([n, bits]);
+        let key = k.philox_key::<10>([n, bits]);
         k.st(out.at(32), k.philox4x32([n, n, bits, bits], &key));
     });
     accepted("arithmetic", &built);

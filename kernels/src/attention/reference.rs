@@ -3,19 +3,18 @@
 
 use super::{Attention, Ragged};
 use crate::check::Real;
+use crate::dropout;
 
 /// Index of row `token`, column `x` of head `head`, with rows `ld` apart.
 fn at(spec: &Attention, ld: usize, token: usize, head: usize, x: usize) -> usize {
     token * ld + head * spec.head_size + x
 }
 
-/// Dropout factor of (query, key): 0 if dropped, else 1 / (1 - rate).
+/// Dropout factor of (query, key): 0 if dropped, else the scale.
 fn mask<R: Real>(spec: &Attention, token: usize, head: usize, key: usize) -> R {
     match spec.dropout {
         None => R::of(1.0),
-        Some(dropout) if dropout.keeps((token * spec.heads + head) as u64, key) => {
-            R::of(1.0) / (R::of(1.0) - R::of(f64::from(dropout.rate)))
-        }
+        Some(dropout) if dropout.keeps((token * spec.heads + head) as u64, key) => dropout::reference::scale(&dropout),
         Some(_) => R::of(0.0),
     }
 }

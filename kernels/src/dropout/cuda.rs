@@ -4,8 +4,11 @@
 //! y = x · m(row, column)                            [T, F]; backward is the same kernel on the gradient
 //! ```
 //!
-//! A counter's four words are four elements 16 columns apart (see [`super`]), so a thread computes 8 neighboring columns of
-//! each quarter of a block of 64: eight counters, 32 elements, every word used, 16 bytes a load.
+//! A counter's word has two bytes in each half of a quarter (see [`super`]). A thread computes 8 neighboring columns of
+//! each quarter of a block of 64, so that it moves 16 bytes at once: a half of each word of the block's four counters. Its
+//! neighbor computes the same counters for the other halves. (Whole words would take 4 bytes at once, or 32 columns of
+//! two sectors each: the counters are cheaper.) The halves of two counters are packed in one register, in the order of
+//! the columns.
 //!
 //! ```text
 //! __global__ __launch_bounds__(128)
@@ -13,25 +16,24 @@
 //!     lane  = thread % ACROSS;  half = lane % 2;                      // ACROSS threads side by side in a row
 //!     first = 64 * (blockIdx.x * ACROSS / 2 + lane / 2) + 8 * half;   // columns first .. +8 of each quarter
 //!     for (row = blockIdx.y * (128 / ACROSS) + thread / ACROSS; row < rows; row += gridDim.y * (128 / ACROSS)) {
-//!         words[8][4] = philox(16 * (first / 64) + 8 * half .. +8, row);
+//!         bytes[4][8] = half `half` of the words of philox(4 * (first / 64) .. +4, row);
 //!         for (quarter = 0; quarter < 4; quarter++)
-//!             y[row, first + 16 * quarter ..] = x[..] * (words[..][quarter] < threshold ? 0 : scale);
+//!             y[row, first + 16 * quarter ..] = x[..] * (bytes[quarter][..] < threshold ? 0 : scale);
 //! }   }
 //!
 //!   columns 64·b +    0 .. 8   8 .. 16   16 .. 24   24 .. 32   32 …
 //!   thread            2b       2b + 1    2b         2b + 1     2b …        neighbors fill whole sectors of 32 bytes
 //! ```
 //!
-//! Cost: 2·T·F elements of memory traffic, and about 80 integer instructions for four elements: on an H200 (128 a cycle of a
-//! multiprocessor) they take 0.9 of the time of the traffic in bf16. Rows that are not a multiple of 16 bytes are loaded
-//! and stored element by element.
+//! Cost: 2·T·F elements of memory traffic, and COST. Rows that are not a multiple of 16 bytes are loaded and stored element
+//! by element.
 //!
 //! Limits: T < 2³², F < 2³⁰.
 
-use super::{BLOCK, Dropout};
+use super::{BLOCK, COUNTERS, Dropout, HALF, QUARTER, ROUNDS};
 use crate::arguments::{Address, Argument, Load, Value, all, arguments};
 use crate::operation::{DType, Name, Program};
-use ptx::{Compare, Entry, F32, Launch, Param, PhiloxKey, Pred, Read, Reg, Sm, Special, Storage, U32};
+use ptx::{B32, Entry, F32, Launch, Param, PhiloxKey, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 128;
@@ -50,15 +52,29 @@ pub struct MaskParams {
 /// Mask with its parameters in registers.
 #[derive(Clone, Debug)]
 pub struct Mask {
-    key: PhiloxKey,
+    key: PhiloxKey<ROUNDS>,
     site: [Reg<U32>; 2],
     threshold: Reg<U32>,
     scale: Reg<F32>,
 }
 
-/// Multipliers, 0 or the scale, of eight neighboring columns of each quarter of a block.
+/// Comparison of single bytes: the threshold in the place of each byte of a word, and the scale.
 #[derive(Clone, Copy, Debug)]
-pub struct Multipliers([[Reg<F32>; 4]; 8]);
+pub struct Bytes {
+    thresholds: [Reg<U32>; 4],
+    scale: Reg<F32>,
+}
+
+/// Comparison of the four bytes of a word at once: the threshold in every byte, and its lower seven bits in every byte.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    threshold: Reg<U32>,
+    low: Reg<U32>,
+}
+
+/// Random bytes of eight neighboring columns of each quarter of a block, two registers a quarter.
+#[derive(Clone, Copy, Debug)]
+pub struct Eights([[Reg<U32>; 2]; 4]);
 
 /// Arguments of a mask: five words and the scale.
 impl Argument for Dropout {
@@ -106,18 +122,16 @@ impl MaskParams {
 }
 
 impl Mask {
-    /// Multipliers of counters `first .. first + 8` of `row`: those of columns 64·b + 8·h .. + 8 of each quarter of
-    /// block b for `first` = 16·b + 8·h.
-    pub fn multipliers(&self, k: &Entry, row: Reg<U32>, first: Reg<U32>) -> Multipliers {
-        Multipliers(std::array::from_fn(|i| {
-            let counter = if i == 0 { first } else { k.add(first, i as u32) };
-            self.word(k, row, counter).map(|word| self.multiplier(k, word))
-        }))
+    /// Words of one counter.
+    pub fn words(&self, k: &Entry, row: Reg<U32>, counter: Reg<U32>) -> [Reg<U32>; 4] {
+        let [site_low, site_high] = self.site;
+        k.philox4x32([counter, row, site_high, site_low], &self.key)
     }
 
-    /// True if an element with this word is kept.
-    pub fn keeps(&self, k: &Entry, word: Reg<U32>) -> Reg<Pred> {
-        k.setp(Compare::Ge, word, self.threshold)
+    /// Multiplier, 0 or the scale, of byte `byte` of a word.
+    pub fn multiplier(&self, k: &Entry, word: Reg<U32>, byte: Reg<U32>) -> Reg<F32> {
+        let byte = k.and(k.shr(word, k.shl(byte, 3)), 0xffu32);
+        k.selp(0.0f32, self.scale, k.lt(byte, self.threshold))
     }
 
     /// Factor of kept elements.
@@ -125,22 +139,70 @@ impl Mask {
         self.scale
     }
 
-    /// Multiplier of an element with this word: 0 or the scale.
-    pub fn multiplier(&self, k: &Entry, word: Reg<U32>) -> Reg<F32> {
-        k.selp(0.0f32, self.scale, k.lt(word, self.threshold))
+    /// Comparison of single bytes.
+    pub fn bytes(&self, k: &Entry) -> Bytes {
+        let of_byte = |byte: u32| if byte == 0 { self.threshold } else { k.shl(self.threshold, 8 * byte) };
+        Bytes { thresholds: [0, 1, 2, 3].map(of_byte), scale: self.scale }
     }
 
-    /// Words of one counter.
-    pub fn word(&self, k: &Entry, row: Reg<U32>, counter: Reg<U32>) -> [Reg<U32>; 4] {
-        let [site_low, site_high] = self.site;
-        k.philox4x32([counter, row, site_high, site_low], &self.key)
+    /// Comparison of whole words.
+    pub fn whole_words(&self, k: &Entry) -> Words {
+        let threshold = k.mul_lo(self.threshold, 0x0101_0101u32);
+        Words { threshold, low: k.and(threshold, 0x7f7f_7f7fu32) }
+    }
+
+    /// Selector of the bytes of half `half`, for [`Mask::eights`].
+    pub fn selector(k: &Entry, half: Reg<U32>) -> Reg<U32> {
+        k.mad_lo(half, 0x2222u32, k.mov(0x5410u32))
+    }
+
+    /// Bytes of columns 64·b + 8·half .. + 8 of each quarter of a row, for `first` = 4·b.
+    pub fn eights(&self, k: &Entry, row: Reg<U32>, first: Reg<U32>, selector: Reg<U32>) -> Eights {
+        let counters = [0, 1, 2, 3].map(|t| {
+            let counter = if t == 0 { first } else { k.add(first, t) };
+            self.words(k, row, counter).map(|word| k.reinterpret::<U32, B32>(word))
+        });
+        let pair = |quarter: usize, t: usize| {
+            k.reinterpret(k.prmt_by(counters[t][quarter], counters[t + 1][quarter], selector))
+        };
+        Eights([0, 1, 2, 3].map(|quarter| [0, 2].map(|t| pair(quarter, t))))
     }
 }
 
-impl Multipliers {
+impl Bytes {
+    /// Multiplier, 0 or the scale, of byte `byte` of a word.
+    pub fn multiplier(&self, k: &Entry, word: Reg<U32>, byte: usize) -> Reg<F32> {
+        // Not extracted: the bytes above are cleared, and those below are less than one unit of the threshold.
+        let word = if byte == 3 { word } else { k.and(word, u32::MAX >> (24 - 8 * byte)) };
+        k.selp(0.0f32, self.scale, k.lt(word, self.thresholds[byte]))
+    }
+}
+
+impl Words {
+    /// Bits of 32 elements from eight words: bit 8·j + i is set if byte j of word i keeps its element.
+    pub fn kept(&self, k: &Entry, words: [Reg<U32>; 8]) -> Reg<U32> {
+        const TOP: u32 = 0x8080_8080;
+        const MAJORITY_WITHOUT_B: u8 = 0xB2;
+        const A_WHERE_B_ELSE_C: u8 = 0xE2;
+        let kept = words.map(|word| {
+            // byte - threshold without borrows between bytes: bit 7 of `rest` is set unless the lower seven bits borrow. The
+            // byte does not borrow if two of its bit 7, the inverse of the threshold's and that of `rest` are set.
+            let rest = k.sub(k.or(word, TOP), self.low);
+            k.lop3(word, self.threshold, rest, MAJORITY_WITHOUT_B)
+        });
+        kept[1..].iter().fold(kept[0], |bits, &kept| k.lop3(kept, TOP, k.shr(bits, 1), A_WHERE_B_ELSE_C))
+    }
+}
+
+impl Eights {
     /// Multipliers of the eight columns in `quarter`.
-    pub fn quarter(&self, quarter: usize) -> [Reg<F32>; 8] {
-        self.0.map(|counter| counter[quarter])
+    pub fn quarter(&self, k: &Entry, bytes: &Bytes, quarter: usize) -> [Reg<F32>; 8] {
+        std::array::from_fn(|i| bytes.multiplier(k, self.0[quarter][i / 4], i % 4))
+    }
+
+    /// Registers of all quarters: byte j of register i is column 4·(i mod 2) + j of eight, in quarter i / 2.
+    pub fn registers(&self) -> [Reg<U32>; 8] {
+        std::array::from_fn(|i| self.0[i / 2][i % 2])
     }
 }
 
@@ -207,20 +269,22 @@ impl Apply {
         let lane = k.and(thread, self.across - 1);
         let lane = k.mad_lo(k.special(Special::CtaidX), self.across, lane);
         let (block, half) = (k.shr(lane, 1), k.and(lane, 1u32));
-        let first = k.mad_lo(block, BLOCK as u32, k.shl(half, 3));
-        let counter = k.shl(lane, 3);
+        let first = k.mad_lo(block, BLOCK as u32, k.shl(half, HALF.ilog2()));
+        let (counter, selector) = (k.shl(block, COUNTERS.ilog2()), Mask::selector(k, half));
+        let bytes = mask.bytes(k);
         let pitch = k.shl(columns, storage.bytes().ilog2());
         let [x, y] = [x, y].map(|matrix| k.index(matrix, first, storage.bytes()));
+        let offset = |quarter: u32| (QUARTER as u32 * quarter * storage.bytes()) as i32;
         k.comment("for each row of this thread");
         let row = k.mad_lo(k.special(Special::CtaidY), down, k.shr(thread, self.across.ilog2()));
         k.for_(row, rows, k.shl(k.special(Special::NctaidY), down.ilog2()), |row| {
             k.if_(k.lt(first, columns), || {
-                let factors = mask.multipliers(k, row, counter);
+                let eights = mask.eights(k, row, counter, selector);
                 let [x, y] = [x, y].map(|matrix| k.index(matrix, row, pitch));
                 for quarter in 0..4 {
-                    let (column, bytes) = (k.add(first, 16 * quarter), (16 * quarter * storage.bytes()) as i32);
-                    let (x, y) = (x.at(bytes), y.at(bytes));
-                    let factors = factors.quarter(quarter as usize);
+                    let column = k.add(first, QUARTER as u32 * quarter);
+                    let (x, y) = (x.at(offset(quarter)), y.at(offset(quarter)));
+                    let factors = eights.quarter(k, &bytes, quarter as usize);
                     let multiplied = |x: Vec<Reg<F32>>| -> Vec<Reg<F32>> {
                         x.into_iter().zip(factors).map(|(x, factor)| k.mul(x, factor)).collect()
                     };

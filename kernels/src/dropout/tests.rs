@@ -1,6 +1,11 @@
+use super::cuda::{Apply, ApplyArgs, Mask};
 use super::{BLOCK, Dropout, apply};
+use crate::arguments::{Load, all};
 use crate::check::*;
+use crate::operation::{DType, Name, Program};
+use crate::runner::GpuRunner;
 use crate::simd::{Isa, Kernel, Simd};
+use ptx::{Entry, Launch, Sm, Special, U32, sim::Approximation};
 
 fn dropout() -> Dropout {
     Dropout { seed: 0x0123_4567_89ab_cdef, site: 42, rate: 0.1 }
@@ -16,26 +21,87 @@ fn is_bit_identical_for_any_thread_count() {
     });
 }
 
+/// Rates and their thresholds: rounded to the nearest of 256ths, but not to 0 or 1.
+const THRESHOLDS: [(f32, u32); 11] = [
+    (0.0, 0),
+    (f32::MIN_POSITIVE, 1),
+    (1e-9, 1),
+    (0.1, 26),
+    (0.15, 38),
+    (0.3, 77),
+    (0.5, 128),
+    (0.75, 192),
+    (0.998, 255),
+    (0.999, 255),
+    (1.0 - f32::EPSILON / 2.0, 255),
+];
+
+#[test]
+fn rates_are_realized_in_256ths_and_kept_elements_scaled_by_the_realized_one() {
+    for (rate, threshold) in THRESHOLDS {
+        let mask = Dropout { rate, ..dropout() };
+        assert_eq!(mask.threshold(), threshold, "rate {rate}");
+        let kept = f64::from(256 - threshold) / 256.0;
+        assert_eq!(mask.scale(), (1.0 / kept) as f32, "rate {rate}");
+        let n = 1 << 16;
+        let hits = (0..n).filter(|&i| mask.keeps(i as u64 / 256, i % 256)).count();
+        let z = deviations(hits, n, kept);
+        assert!(z.abs() < 4.0, "rate {rate}: {hits} of {n} kept, {z:.1} standard deviations off");
+        assert_eq!(hits == n, threshold == 0, "rate {rate}");
+    }
+}
+
+/// Standard deviations between `hits` and its mean, of `n` trials with probability `p`; 0 if there is none.
+fn deviations(hits: usize, n: usize, p: f64) -> f64 {
+    let variance = n as f64 * p * (1.0 - p);
+    if variance == 0.0 { hits as f64 - n as f64 * p } else { (hits as f64 - n as f64 * p) / variance.sqrt() }
+}
+
 #[test]
 fn drops_its_share_of_every_row_and_column_and_of_neighbors_alike() {
-    let (rows, columns, rate) = (512usize, 512usize, 0.3f32);
-    let mask = Dropout { seed: 9, site: 1, rate };
-    let kept: Vec<bool> = (0..rows * columns).map(|i| mask.keeps((i / columns) as u64, i % columns)).collect();
-    let deviations = |hits: usize, n: usize, p: f64| (hits as f64 - n as f64 * p) / (n as f64 * p * (1.0 - p)).sqrt();
-    let q = 1.0 - f64::from(rate);
-    for r in 0..rows {
-        let row = kept[r * columns..][..columns].iter().filter(|&&k| k).count();
-        let column = (0..rows).filter(|i| kept[i * columns + r]).count();
-        for (what, hits) in [("row", row), ("column", column)] {
-            let z = deviations(hits, columns, q);
-            assert!(z.abs() < 5.0, "{what} {r}: {hits} of {columns} kept, {z:.1} standard deviations off");
+    let (rows, columns) = (512usize, 512usize);
+    for rate in [0.02, 0.1, 0.3, 0.7] {
+        let mask = Dropout { seed: 9, site: 1, rate };
+        let kept: Vec<bool> = (0..rows * columns).map(|i| mask.keeps((i / columns) as u64, i % columns)).collect();
+        let q = f64::from(256 - mask.threshold()) / 256.0;
+        for r in 0..rows {
+            let row = kept[r * columns..][..columns].iter().filter(|&&k| k).count();
+            let column = (0..rows).filter(|i| kept[i * columns + r]).count();
+            for (what, hits) in [("row", row), ("column", column)] {
+                let z = deviations(hits, columns, q);
+                assert!(z.abs() < 5.0, "rate {rate}, {what} {r}: {hits} of {columns} kept, {z:.1} deviations off");
+            }
+        }
+        for distance in [1, 2, 8, 16, 64, columns, 12 * columns] {
+            let n = kept.len() - distance;
+            let both = (0..n).filter(|&i| kept[i] && kept[i + distance]).count();
+            let z = deviations(both, n, q * q);
+            assert!(z.abs() < 5.0, "rate {rate}, distance {distance}: {both} of {n} kept, {z:.1} deviations off");
         }
     }
-    for distance in [1, 16, 64, columns] {
-        let n = kept.len() - distance;
-        let both = (0..n).filter(|&i| kept[i] && kept[i + distance]).count();
-        let z = deviations(both, n, q * q);
-        assert!(z.abs() < 5.0, "distance {distance}: {both} of {n} pairs kept, {z:.1} standard deviations off");
+}
+
+/// All pairs of 128 columns: bytes of one word, words of one counter, counters, blocks; then all pairs of 64 rows.
+#[test]
+fn any_two_columns_and_any_two_rows_are_uncorrelated() {
+    for (rate, transposed) in [(0.1, false), (0.5, false), (0.1, true), (0.5, true)] {
+        let mask = Dropout { seed: 5, site: 3, rate };
+        let (count, length) = if transposed { (64, 8192) } else { (128, 8192) };
+        let keeps = |i: usize, j: usize| if transposed { mask.keeps(i as u64, j) } else { mask.keeps(j as u64, i) };
+        let bits = |i: usize| -> Vec<u64> {
+            (0..length / 64).map(|w| (0..64).map(|b| u64::from(keeps(i, 64 * w + b)) << b).sum()).collect()
+        };
+        let all: Vec<Vec<u64>> = (0..count).map(bits).collect();
+        let q = f64::from(256 - mask.threshold()) / 256.0;
+        // Standard deviations of a correlation are 1/√n: a sum of products of centered elements.
+        for (i, j) in (0..count).flat_map(|i| (0..i).map(move |j| (i, j))) {
+            let ones = |words: &[u64]| words.iter().map(|word| word.count_ones() as usize).sum::<usize>() as f64;
+            let both: usize = all[i].iter().zip(&all[j]).map(|(a, b)| (a & b).count_ones() as usize).sum();
+            let n = length as f64;
+            let covariance = both as f64 - q * (ones(&all[i]) + ones(&all[j])) + n * q * q;
+            let z = covariance / (n.sqrt() * q * (1.0 - q));
+            assert!(z.abs() < 5.0, "rate {rate}, {i} and {j}, rows: {transposed}: {z:.1} standard deviations");
+        }
     }
 }
 
@@ -57,21 +123,17 @@ fn seeds_sites_and_high_rows_give_different_masks() {
     }
 }
 
-/// Multipliers of one row from `lanes` at every column and from `block` at every block.
-struct ByLanes {
+/// Multipliers of one row from `block` at every block.
+struct ByBlocks {
     dropout: Dropout,
     row: u64,
-    lanes: Vec<f32>,
     blocks: Vec<f32>,
 }
 
-impl Kernel for &mut ByLanes {
+impl Kernel for &mut ByBlocks {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        for column in (0..self.lanes.len()).step_by(S::LANES) {
-            simd.store(&mut self.lanes[column..], self.dropout.lanes(simd, self.row, column));
-        }
         for (block, out) in self.blocks.chunks_mut(BLOCK).enumerate() {
             let mut multipliers = [f32::NAN; BLOCK];
             self.dropout.block(simd, self.row, block, &mut multipliers);
@@ -81,15 +143,82 @@ impl Kernel for &mut ByLanes {
 }
 
 #[test]
-fn lanes_and_blocks_give_the_mask_of_single_elements() {
+fn blocks_give_the_mask_of_single_elements() {
     for isa in Isa::testable() {
-        let (n, row) = (4 * BLOCK, (5 << 32) + 3);
-        let mut kernel = ByLanes { dropout: dropout(), row, lanes: vec![f32::NAN; n], blocks: vec![f32::NAN; n] };
-        isa.run(&mut kernel);
-        for column in 0..n {
-            let expected = if dropout().keeps(row, column) { dropout().scale() } else { 0.0 };
-            assert_eq!(kernel.lanes[column], expected, "{} column {column}", isa.kind());
-            assert_eq!(kernel.blocks[column], expected, "{} column {column}", isa.kind());
+        for (rate, _) in THRESHOLDS {
+            let (n, row, dropout) = (8 * BLOCK, (5 << 32) + 3, Dropout { rate, ..dropout() });
+            let mut kernel = ByBlocks { dropout, row, blocks: vec![f32::NAN; n] };
+            isa.run(&mut kernel);
+            for column in 0..n {
+                let expected = if dropout.keeps(row, column) { dropout.scale() } else { 0.0 };
+                assert_eq!(kernel.blocks[column], expected, "{}, rate {rate}, column {column}", isa.kind());
+            }
+        }
+    }
+}
+
+/// Rates near 0 and 1 and exact ones: the bits of the CPU in the simulator, for whole and partial blocks.
+#[test]
+fn the_kernel_of_the_gpu_gives_the_mask_of_every_rate() {
+    for (rate, _) in THRESHOLDS {
+        for columns in [9, 136, 203] {
+            let (rows, dropout) = (5, Dropout { rate, ..dropout() });
+            let x = uniform::<f32>(3, rows * columns, 1.0);
+            let mut wanted = vec![f32::NAN; x.len()];
+            apply(&testable_cpus()[0], &dropout, columns, &x, &mut wanted);
+            let (gpu, kernel) = (GpuRunner::simulator(Sm::Sm80), Apply::new(DType::F32, columns));
+            let mut device = gpu.device();
+            let (from, y) = (device.buffer("x", &x), device.unwritten::<f32>("y", x.len()));
+            let arguments = ApplyArgs { x: from, y, dropout, rows, columns };
+            let (program, launch) = (kernel.program(Sm::Sm80), kernel.launch(rows, columns));
+            device.start(&program, launch, &arguments, Approximation::Exact).unwrap_or_else(|error| panic!("{error}"));
+            let found = device.read::<f32>(y).unwrap_or_else(|error| panic!("{error}"));
+            let differs = found.iter().zip(&wanted).position(|(a, b)| a.to_bits() != b.to_bits());
+            assert_eq!(differs, None, "rate {rate}, {columns} columns");
+        }
+    }
+}
+
+/// Each thread compares the bytes of its eight words of x together, and singly, and stores the bits of the kept ones in y.
+fn compare(k: &Entry) {
+    let params = ApplyArgs::declare(k, &all);
+    let (words, kept, mask): (_, _, Mask) = (params.x.load(k), params.y.load(k), params.dropout.load(k));
+    let thread = k.special(Special::TidX);
+    let bytes = mask.bytes(k);
+    let own = k.index(words, thread, 32u32);
+    let words: [_; 8] = std::array::from_fn(|i| k.ld::<U32, 1>(own.at(4 * i as i32))[0]);
+    let together = mask.whole_words(k).kept(k, words);
+    let singly = k.variable("singly", 0u32);
+    for (i, byte) in (0..8).flat_map(|i| (0..4).map(move |byte| (i, byte))) {
+        let kept = k.setp(ptx::Compare::Ne, bytes.multiplier(k, words[i], byte), 0.0f32);
+        k.when(kept, || k.xor_into(singly, singly, 1u32 << (8 * byte + i)));
+    }
+    k.st(k.index(kept, thread, 8u32).at(0), [together, singly]);
+}
+
+#[test]
+fn both_comparisons_of_bytes_are_right_for_every_byte_and_threshold() {
+    // Every byte in every place, its neighbors different from it.
+    let threads = 32;
+    let byte = |i: usize| ((i * 89 + i / 256 * 7) % 256) as u8;
+    let bytes: Vec<u8> = (0..32 * threads).map(byte).collect();
+    let words: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+    let name = Name::new("dropout", &["u32", "sm80", "compare"]);
+    let program = Program::emit(name, Sm::Sm80, threads as u32, 96, compare);
+    for threshold in 0..256u32 {
+        let dropout = Dropout { rate: threshold as f32 / 256.0, ..dropout() };
+        assert_eq!(dropout.threshold(), threshold);
+        let gpu = GpuRunner::simulator(Sm::Sm80);
+        let mut device = gpu.device();
+        let (x, y) = (device.buffer("words", &words), device.unwritten::<u32>("kept", 2 * threads));
+        let arguments = ApplyArgs { x, y, dropout, rows: 1, columns: 1 };
+        let launch = Launch { grid: [1, 1, 1], block: [threads as u32, 1, 1], shared_bytes: 0 };
+        let ran = device.start(&program, Some(launch), &arguments, Approximation::Exact);
+        ran.unwrap_or_else(|error| panic!("{error}"));
+        let found = device.read::<u32>(y).unwrap_or_else(|error| panic!("{error}"));
+        for (thread, (bits, bytes)) in found.as_chunks::<2>().0.iter().zip(bytes.chunks(32)).enumerate() {
+            let kept = |i: usize| u32::from(u32::from(bytes[i]) >= threshold) << (i % 4 * 8 + i / 4);
+            assert_eq!(*bits, [(0..32).map(kept).sum::<u32>(); 2], "threshold {threshold}, thread {thread}");
         }
     }
 }

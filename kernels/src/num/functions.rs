@@ -173,13 +173,13 @@ pub fn gelu_erf_derivative<S: Simd>(simd: S, x: S::F32) -> S::F32 {
     simd.mul_add(simd.mul(x, simd.splat(FRAC_1_SQRT_2_PI)), bell, normal_distribution(simd, x))
 }
 
-/// Philox4x32-10 on LANES counters at once; see [`super::philox::philox4x32`]. Equal to it bit by bit.
+/// Philox4x32-N on LANES counters at once; see [`super::philox`]. Equal to it bit by bit.
 #[inline(always)]
-pub fn philox4x32<S: Simd>(simd: S, counter: [S::U32; 4], key: [u32; 2]) -> [S::U32; 4] {
-    use super::philox::{M0, M1, ROUNDS, W0, W1};
+pub fn philox4x32<S: Simd, const N: usize>(simd: S, counter: [S::U32; 4], key: [u32; 2]) -> [S::U32; 4] {
+    use super::philox::{M0, M1, W0, W1};
     let [mut c0, mut c1, mut c2, mut c3] = counter;
     let [mut k0, mut k1] = key;
-    for _ in 0..ROUNDS {
+    for _ in 0..N {
         let (low0, high0) = simd.mul_wide_u32(simd.splat_u32(M0), c0);
         let (low1, high1) = simd.mul_wide_u32(simd.splat_u32(M1), c2);
         c0 = simd.xor(simd.xor(high1, c1), simd.splat_u32(k0));

@@ -173,16 +173,16 @@ fn emulated_lanes_give_the_same_bits_as_real_ones() {
 }
 
 /// Philox on vectors of counters, stored counter by counter.
-struct PhiloxLanes<'a>(&'a mut [[u32; 4]]);
+struct PhiloxLanes<'a, const ROUNDS: usize>(&'a mut [[u32; 4]]);
 
-impl Kernel for PhiloxLanes<'_> {
+impl<const ROUNDS: usize> Kernel for PhiloxLanes<'_, ROUNDS> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for (block, out) in self.0.chunks_mut(S::LANES).enumerate() {
             let c0 = simd.add_u32(simd.iota(), simd.splat_u32((block * S::LANES) as u32));
             let counter = [c0, simd.splat_u32(7), simd.splat_u32(u32::MAX), simd.splat_u32(9)];
-            let words = f::philox4x32(simd, counter, [0x1234_5678, 0x9abc_def0]);
+            let words = f::philox4x32::<S, ROUNDS>(simd, counter, [0x1234_5678, 0x9abc_def0]);
             for (j, word) in words.into_iter().enumerate() {
                 let mut lanes = [0.0f32; 16];
                 simd.store(&mut lanes, simd.as_floats(word));
@@ -192,14 +192,20 @@ impl Kernel for PhiloxLanes<'_> {
     }
 }
 
-#[test]
-fn vector_philox_equals_the_scalar_one() {
+fn vector_philox_equals_the_scalar_one_with<const ROUNDS: usize>() {
     for isa in Isa::testable() {
         let mut words = [[0; 4]; 64];
-        isa.run(PhiloxLanes(&mut words));
+        isa.run(PhiloxLanes::<ROUNDS>(&mut words));
         for (i, &words) in words.iter().enumerate() {
-            let expected = philox::philox4x32([i as u32, 7, u32::MAX, 9], [0x1234_5678, 0x9abc_def0]);
-            assert_eq!(words, expected, "counter {i} on {}", isa.kind());
+            let counter = [i as u32, 7, u32::MAX, 9];
+            let expected = philox::philox4x32_rounds::<ROUNDS>(counter, [0x1234_5678, 0x9abc_def0]);
+            assert_eq!(words, expected, "{ROUNDS} rounds, counter {i} on {}", isa.kind());
         }
     }
+}
+
+#[test]
+fn vector_philox_equals_the_scalar_one() {
+    vector_philox_equals_the_scalar_one_with::<{ philox::ROUNDS }>();
+    vector_philox_equals_the_scalar_one_with::<{ crate::dropout::ROUNDS }>();
 }

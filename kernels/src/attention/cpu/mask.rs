@@ -1,16 +1,14 @@
 //! Dropout of a tile of probabilities, queries along the lanes.
 //!
-//! A counter of the mask is (row, block of 64 columns, column mod 16); rows are (token, head), columns are keys. The mask of
+//! A counter of the mask is (row, block of 64 columns, one of four); rows are (token, head), columns are keys. The mask of
 //! a matrix is drawn in vectors of neighboring columns of a row. Here a vector is one key of neighboring tokens, whose
-//! counters differ in the row word only. One call draws four keys, 16 apart, for a vector of queries.
+//! counters differ in the row word only. So one call draws the counter's 16 keys for a vector of queries, no counter twice.
 
 use super::pack::{CHUNK, KEYS};
-use crate::dropout::{BLOCK, Dropout};
+use crate::dropout::{BLOCK, Bytes, COUNTERS, Dropout, HALF, QUARTER, ROUNDS};
 use crate::num::functions::philox4x32;
-use crate::simd::Simd;
+use crate::simd::{Simd, from_fn};
 
-const QUARTERS: usize = 4;
-const QUARTER: usize = BLOCK / QUARTERS;
 const _: () = assert!(KEYS.is_multiple_of(BLOCK), "a tile starts at the start of a block");
 
 /// Mask of a panel of queries.
@@ -25,7 +23,7 @@ pub(super) struct PanelMask {
 
 /// Operation on a tile with its multipliers.
 pub(super) trait MaskTile<S: Simd> {
-    /// Applies the multipliers (0 or 1/(1-rate)) of the vector of queries at index `at` of a tile.
+    /// Applies the multipliers (0 or the scale) of the vector of queries at index `at` of a tile.
     fn put(&mut self, simd: S, at: usize, multipliers: S::F32);
 }
 
@@ -60,7 +58,9 @@ impl PanelMask {
         first: usize,
         tile: &mut impl MaskTile<S>,
     ) {
-        let (threshold, scale) = (simd.splat_u32(self.dropout.threshold()), simd.splat(self.dropout.scale()));
+        let (zero, scale) = (simd.zero(), simd.splat(self.dropout.scale()));
+        let threshold = self.dropout.threshold();
+        let bytes: [_; 4] = from_fn(|byte| Bytes::same(simd, byte, threshold));
         let [c1, c2, c3] = self.dropout.counter(self.row);
         let (c2, c3) = (simd.splat_u32(c2), simd.splat_u32(c3));
         for v in 0..queries.div_ceil(S::LANES) {
@@ -68,14 +68,17 @@ impl PanelMask {
             let (offset, _) = simd.mul_wide_u32(token, simd.splat_u32(self.heads));
             let rows = simd.add_u32(simd.splat_u32(c1), offset);
             for block in (0..keys).step_by(BLOCK) {
-                for j in 0..QUARTER.min(keys - block) {
-                    let c0 = ((first + block) / BLOCK * QUARTER + j) as u32;
-                    let words = philox4x32(simd, [simd.splat_u32(c0), rows, c2, c3], self.dropout.key());
+                for t in 0..COUNTERS.min((keys - block).div_ceil(2)) {
+                    let c0 = ((first + block) / BLOCK * COUNTERS + t) as u32;
+                    let counter = [simd.splat_u32(c0), rows, c2, c3];
+                    let words = philox4x32::<S, ROUNDS>(simd, counter, self.dropout.key());
                     for (quarter, word) in words.into_iter().enumerate() {
-                        let key = block + quarter * QUARTER + j;
-                        if key < keys {
-                            let m = simd.select(simd.lt_u32(word, threshold), simd.zero(), scale);
-                            tile.put(simd, key * CHUNK + v * S::LANES, m);
+                        for (byte, bytes) in bytes.iter().enumerate() {
+                            let key = block + quarter * QUARTER + byte / 2 * HALF + 2 * t + byte % 2;
+                            if key < keys {
+                                let m = simd.select(bytes.dropped(simd, word), zero, scale);
+                                tile.put(simd, key * CHUNK + v * S::LANES, m);
+                            }
                         }
                     }
                 }

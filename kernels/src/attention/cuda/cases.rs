@@ -190,13 +190,14 @@ mod tests {
     #[test]
     fn ragged_batches_agree_with_their_definition() {
         let lengths = [3usize, 0, 70, 1, 129, 64];
-        for (head_size, gap, keys) in [
-            (64, 0, &[][..]),
-            (64, 8, &[2, 0, 64, 1, 65, 64]),
-            (24, 5, &[1, 0, 70, 1, 128, 1]),
-            (128, 0, &[3, 0, 1, 1, 129, 63]),
+        // Rates of a few bytes, of most, of one and of all but one.
+        for (head_size, gap, keys, rate) in [
+            (64, 0, &[][..], 0.2),
+            (64, 8, &[2, 0, 64, 1, 65, 64], 0.6),
+            (24, 5, &[1, 0, 70, 1, 128, 1], 0.001),
+            (128, 0, &[3, 0, 1, 1, 129, 63], 0.999),
         ] {
-            let dropout = Some(Dropout { seed: 0x1234_5678_9abc, site: 5, rate: 0.2 });
+            let dropout = Some(Dropout { seed: 0x1234_5678_9abc, site: 5, rate });
             let spec = Attention { dropout, ..Attention::new(2, head_size) };
             let ends = lengths.iter().scan(0, |end, &n| {
                 *end += n as u32;
@@ -209,7 +210,7 @@ mod tests {
             qkv.chunks_mut(ld).for_each(|row| row[3 * h..].fill(bf16::NAN));
             let dout = uniform::<bf16>(13, tokens * h, 1.0);
             let batch = || Ragged { cu_seqlens: &cu_seqlens, keys };
-            let case = format!("D {head_size}, gap {gap}, keys {keys:?}");
+            let case = format!("D {head_size}, gap {gap}, keys {keys:?}, rate {rate}");
             let simulation =
                 Simulation { spec: &spec, storage: Storage::Bf16, cu_seqlens: &cu_seqlens, keys, qkv: &qkv, ld };
 

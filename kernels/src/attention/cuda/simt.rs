@@ -111,12 +111,12 @@ impl Row<'_> {
     fn factor(&self, query: Reg<U32>, key: Reg<U32>) -> Option<Reg<F32>> {
         let (k, mask) = (self.k, self.mask.as_ref()?);
         let row = k.mad_lo(k.add(self.sequence.start, query), self.sequence.heads, self.sequence.head);
-        let counter = k.mad_lo(k.shr(key, 6), 16, k.and(key, 15u32));
-        let words = mask.word(k, row, counter);
-        let quarter = k.and(k.shr(key, 4), 3u32);
+        let bits = |from: u32, count: u32| k.and(k.shr(key, from), (1 << count) - 1);
+        let words = mask.words(k, row, k.mad_lo(k.shr(key, 6), 4, bits(1, 2)));
+        let quarter = bits(4, 2);
         let pick = |word, (i, other)| k.selp(other, word, k.setp(Compare::Eq, quarter, i));
         let word = (1u32..).zip(words[1..].iter().copied()).fold(words[0], pick);
-        Some(mask.multiplier(k, word))
+        Some(mask.multiplier(k, word, k.mad_lo(bits(3, 1), 2, bits(0, 1))))
     }
 
     fn times(&self, x: Reg<F32>, factor: Option<Reg<F32>>) -> Reg<F32> {

@@ -16,13 +16,14 @@
 //! delta     eight lanes a row
 //! ```
 //!
-//! Transposed, a lane's keys are g and g + 8 of its warp's 16, all in one quarter of a block of the mask: three words
-//! of four would be wasted. So each warp draws the mask of 16 queries for all 64 keys, converts it to bits by votes,
-//! and shares them through shared memory:
+//! Transposed, a lane's keys are g and g + 8 of its warp's 16: two bytes of one word of a counter a query, and 14 would be
+//! wasted. So a lane draws a counter of two queries, which have bytes for all warps, compares their bytes and shares the
+//! results through shared memory as 32 bits:
 //!
 //! ```text
-//! lane l, step r: words of query 16·warp + 2r + l / 16, counter l mod 16        a vote over each of the four words:
-//! bits [32 pairs of queries][4 warps] u32: bits 0..16 the even query's, 16..32 the odd one's, by key of the warp
+//! lane 4g + t of warp w draws counter t (of the block of 64 keys) of queries 16w + 2g and 16w + 2g + 1
+//! bits [32 pairs of queries][4 counters] u32: bit 8·j + 4·(query mod 2) + w is byte j of word w, that is
+//!                                             key 16w + 8·(j / 2) + 2t + j mod 2
 //! ```
 //!
 //! Source: FlashAttention-2 (Dao 2023). Cost: 14·S·D FLOP a query and head.
@@ -121,7 +122,7 @@ impl Flash {
                     values.copy(k, k.offset(tiles[3], next), following, sequence.keys);
                 });
                 k.cp_async_commit();
-                let factors = mask.factors(k, key, warp.lane);
+                let mask = mask.draw(k, key, warp.lane);
                 let [k_at, v_at, k_mn_at] = [k_at, v_at, k_mn_at].map(|at| k.offset(at, offset));
                 for part in (0..TILE).step_by(self.width() as usize) {
                     let [s, dp] = &scores;
@@ -130,8 +131,8 @@ impl Flash {
                     layout.times_transposed::<P>(k, s, q_at, k_at, part);
                     layout.times_transposed::<P>(k, dp, dout_at, v_at, part);
                     layout.hide_beyond(k, s, k.add(key, part), sequence.keys, warp.lane);
-                    let factors = factors.as_ref().map(|factors| &factors[(part / 2) as usize..]);
-                    score_gradients(k, &scores, factor, minus_lse, delta, factors);
+                    let of_mask = |i: usize| mask.as_ref().map(|mask| mask.factor(k, (part / 2) as usize + i));
+                    score_gradients(k, &scores, factor, minus_lse, delta, &of_mask);
                     k.comment("dq += ds k");
                     layout.times::<P>(k, &sums, &layout.operand::<P>(k, self.storage, s), k_mn_at, part);
                 }
@@ -165,7 +166,7 @@ impl Flash {
             dk_sums.iter().chain(&dv_sums).for_each(|&sum| k.assign(sum, 0.0f32));
             let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (self.width() / 2) as usize));
             let factor = k.mul(*scale, std::f32::consts::LOG2_E);
-            let mask = kernel.mask.mask(k);
+            let mask = kernel.mask.mask(k).map(|mask| (rows.bits(k, &warp), mask));
             let offset = k.variable::<U32>("stage", 0u32);
             // The gradients of tokens that are not keys are 0: the loop is empty if the block has no key.
             let queries = k.selp(sequence.length, 0u32, k.lt(*first, sequence.keys));
@@ -180,8 +181,8 @@ impl Flash {
                     rows.copy(k, next, following, sequence.length);
                 });
                 k.cp_async_commit();
-                if let Some(mask) = &mask {
-                    rows.bits(k).draw(k, mask, query, *first, sequence, &warp);
+                if let Some((bits, mask)) = &mask {
+                    bits.draw(k, mask, query, *first, sequence, &warp);
                     k.bar_sync();
                 }
                 let [q_at, dout_at, q_mn_at, dout_mn_at] =
@@ -288,13 +289,13 @@ fn score_gradients(
     factor: Reg<F32>,
     minus_lse: [Reg<F32>; 2],
     delta: [Reg<F32>; 2],
-    factors: Option<&[Reg<F32>]>,
+    factors: &dyn Fn(usize) -> Option<Reg<F32>>,
 ) {
     k.comment("ds = p (dp m - delta)");
     for (i, (&s, &dp)) in s.iter().zip(dp).enumerate() {
         let half = i / 2 % 2;
         let p = k.ex2_approx(k.fma(s, factor, minus_lse[half]));
-        let dp = factors.map_or(dp, |factors| k.mul(dp, factors[i]));
+        let dp = factors(i).map_or(dp, |factor| k.mul(dp, factor));
         k.assign(s, k.mul(p, k.sub(dp, delta[half])));
     }
 }
@@ -350,8 +351,8 @@ impl QueryRows {
         (k.ld(at.at(bytes)), k.ld(at.at(bytes + 4 * TILE as i32)))
     }
 
-    fn bits(&self, k: &Entry) -> QueryMask {
-        QueryMask(k.offset(self.base, 2 * PAIR_BYTES))
+    fn bits(&self, k: &Entry, warp: &Warp) -> QueryMask {
+        QueryMask::new(k, k.offset(self.base, 2 * PAIR_BYTES), warp)
     }
 
     /// Replaces the scores by (P ∘ M)ᵀ and dP by dSᵀ.
@@ -360,7 +361,7 @@ impl QueryRows {
         k: &Entry,
         [s, dp]: &[Vec<Reg<F32>>; 2],
         factor: Reg<F32>,
-        mask: Option<&Mask>,
+        mask: Option<&(QueryMask, Mask)>,
         offset: Reg<U32>,
         part: u32,
         warp: &Warp,
@@ -368,7 +369,7 @@ impl QueryRows {
         k.comment("p^T; ds^T = p^T (dp^T m - delta)");
         for (i, (s, dp)) in (part / 8..).zip(s.chunks_exact(4).zip(dp.chunks_exact(4))) {
             let (minus_lse, delta) = self.of_eight(k, offset, i, warp);
-            let factors = mask.map(|mask| self.bits(k).factors(k, mask, i, warp));
+            let factors = mask.map(|(bits, mask)| bits.factors(k, mask, i));
             for j in 0..4 {
                 let p = k.ex2_approx(k.fma(s[j], factor, minus_lse[j % 2]));
                 let (dropped, gradient) = match &factors {
@@ -383,10 +384,27 @@ impl QueryRows {
 }
 
 /// Mask of 64 queries and 64 keys in shared memory, drawn by four warps, read transposed.
-pub(super) struct QueryMask(pub Ptr<Shared>);
+pub(super) struct QueryMask {
+    /// The bits that this lane draws.
+    own: Ptr<Shared>,
+    /// The bits of the lane's first pair of queries and its counter.
+    pair: Ptr<Shared>,
+    /// Bit of the lane's first key in them.
+    bit: Reg<U32>,
+}
 
 impl QueryMask {
-    /// Draws the mask of this warp's 16 queries of the tile at `query` for the 64 keys at `key`.
+    /// The mask with its bits at `base`.
+    pub(super) fn new(k: &Entry, base: Ptr<Shared>, warp: &Warp) -> Self {
+        let counter = k.index(base, k.shr(warp.group, 1), 4u32);
+        Self {
+            own: k.index(k.index(base, warp.row, 8u32), warp.lane, 4u32),
+            pair: k.index(counter, warp.pair, 16u32),
+            bit: k.mad_lo(k.and(warp.group, 1u32), 8, k.shr(warp.row, 4)),
+        }
+    }
+
+    /// Draws a counter of two of the queries of the tile at `query` for the keys at `key`, for every lane.
     pub(super) fn draw(
         &self,
         k: &Entry,
@@ -396,24 +414,20 @@ impl QueryMask {
         sequence: &Sequence,
         warp: &Warp,
     ) {
-        let counter = k.add(k.shr(key, 2), k.and(warp.lane, 15u32));
-        let first = k.add(k.add(sequence.start, query), k.add(warp.row, k.shr(warp.lane, 4)));
-        let leads = k.setp(Compare::Eq, warp.lane, 0u32);
-        let to = k.index(self.0, k.shr(warp.row, 1), 16u32);
-        for turn in 0..8 {
-            let row = k.mad_lo(k.add(first, 2 * turn), sequence.heads, sequence.head);
-            let votes = mask.word(k, row, counter).map(|word| k.ballot(mask.keeps(k, word)));
-            k.when(leads, || k.st(to.at(16 * turn as i32), votes));
-        }
+        let counter = k.add(k.shr(key, 4), warp.pair);
+        let token = k.add(k.add(sequence.start, query), k.mad_lo(warp.group, 2, warp.row));
+        let row = k.mad_lo(token, sequence.heads, sequence.head);
+        let [even, odd] = [row, k.add(row, sequence.heads)].map(|row| mask.words(k, row, counter));
+        let words = std::array::from_fn(|i| if i < 4 { even[i] } else { odd[i - 4] });
+        k.st(self.own.at(0), [mask.whole_words(k).kept(k, words)]);
     }
 
     /// Dropout factors of the lane's four elements of the `i`-th eight queries, in register order.
-    pub(super) fn factors(&self, k: &Entry, mask: &Mask, i: u32, warp: &Warp) -> [Reg<F32>; 4] {
-        let pair = k.index(self.0, warp.pair, 16u32);
-        let [bits] = k.ld::<U32, 1>(k.index(pair, k.shr(warp.row, 4), 4u32).at(64 * i as i32));
-        let own = k.shr(bits, warp.group);
+    pub(super) fn factors(&self, k: &Entry, mask: &Mask, i: u32) -> [Reg<F32>; 4] {
+        let [bits] = k.ld::<U32, 1>(self.pair.at(64 * i as i32));
+        let own = k.shr(bits, self.bit);
         // Key g of the even and the odd query, key g + 8 of both.
-        [0, 16, 8, 24].map(|bit| {
+        [0, 4, 16, 20].map(|bit| {
             let kept = k.setp(Compare::Ne, k.and(own, 1u32 << bit), 0u32);
             k.selp(mask.scale(), 0.0f32, kept)
         })

@@ -28,9 +28,8 @@
 //! D padded with zeros to 32, 64 or 128; the output is stored through q's tile, 16 bytes a lane
 //! ```
 //!
-//! A lane holds columns 2t, 2t + 1 of each 8 of its rows g and g + 8 (t = lane mod 4, g = lane / 4). Its keys of a tile
-//! are thus 2t, 2t + 1, 2t + 8, 2t + 9 of every 16: all four words of four Philox counters a row, so each
-//! computed word of the mask is used.
+//! A lane holds columns 2t, 2t + 1 of each 8 of its rows g and g + 8 (t = lane mod 4, g = lane / 4). The bytes of its
+//! keys of a tile are the 16 of one Philox counter a row, so no byte of the mask is computed twice or unused.
 //!
 //! Source: FlashAttention-2 (Dao 2023). Cost: 4·S·D FLOP a query and head; q and out are moved once, k and v once per
 //! 64 queries (from L2). Budget: 168 registers with D ≤ 64 (three blocks a multiprocessor), 255 beyond.

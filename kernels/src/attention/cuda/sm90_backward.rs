@@ -436,7 +436,7 @@ impl Consumer<'_> {
         self.each_tile(k, |_, key, stage| {
             k.comment("s = q k^T; dp = dout v^T");
             self.scores::<P>(k, &operands, &scores, stage);
-            let factors = mask.factors(k, key, warp.lane);
+            let mask = mask.draw(k, key, warp.lane);
             k.wgmma_wait(1);
             layout.hide_beyond(k, s, key, sequence.keys, warp.lane);
             for (i, &s) in s.iter().enumerate() {
@@ -445,7 +445,7 @@ impl Consumer<'_> {
             k.wgmma_wait(0);
             k.comment("ds = p (dp m - delta)");
             for (i, (&s, &dp)) in s.iter().zip(dp).enumerate() {
-                let gradient = factors.as_ref().map_or(dp, |factors| k.mul(dp, factors[i]));
+                let gradient = mask.as_ref().map_or(dp, |mask| k.mul(dp, mask.factor(k, i)));
                 k.assign(s, k.mul(s, k.sub(gradient, delta[i / 2 % 2])));
             }
             k.comment("dq += ds k");
@@ -476,7 +476,7 @@ impl Consumer<'_> {
             k.comment("s^T = k q^T; dp^T = v dout^T");
             self.scores::<P>(k, &operands, &both, stage);
             let mask = early.or_else(draw);
-            let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i, warp));
+            let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i));
             let rows = k.index(rows_of(k, shared, tile), warp.pair, 8u32);
             k.wgmma_wait(1);
             let dropped = scores::probabilities(k, s, rows, factor, &factors);
@@ -499,7 +499,7 @@ impl Consumer<'_> {
         let Self { shared, group, ref warp, sequence, first, .. } = *self;
         let place = k.mad_lo(group, 2, k.and(tile, 1u32));
         let bits = k.index(shared.base, place, MASK_BYTES);
-        let bits = QueryMask(k.offset(bits, shared.layout.more() + STAGES * ROW_BYTES));
+        let bits = QueryMask::new(k, k.offset(bits, shared.layout.more() + STAGES * ROW_BYTES), warp);
         bits.draw(k, mask, query, first, sequence, warp);
         k.bar_sync_of(drawn, group, 128);
         bits

@@ -377,12 +377,12 @@ impl Consumer {
             pipeline::multiply_k_major::<P>(k, both, [&keys, &values], starts);
             let mask = self.drawn.zip(arguments.mask.mask(k)).map(|(drawn, mask)| {
                 let place = k.mad_lo(group, 2, tile);
-                let bits = QueryMask(k.offset(k.index(base, place, MASK_BYTES), BITS));
+                let bits = QueryMask::new(k, k.offset(k.index(base, place, MASK_BYTES), BITS), warp);
                 bits.draw(k, &mask, query, self.first, sequence, warp);
                 k.bar_sync_of(drawn, group, 128);
                 (bits, mask)
             });
-            let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i, warp));
+            let factors = |i| mask.as_ref().map(|(bits, mask)| bits.factors(k, mask, i));
             let rows = k.mad_lo(stage(k, index), TILES, tile);
             let rows = k.index(k.offset(k.index(base, rows, ROW_BYTES), ROWS), warp.pair, 8u32);
             k.wgmma_wait(1);

@@ -4,7 +4,7 @@ use super::arguments::AttentionParams;
 use super::sm80::{Flash, THREADS, TILE};
 use crate::arguments::Load;
 use crate::{
-    dropout::cuda::{Mask, MaskParams},
+    dropout::cuda::{Bytes, Mask, MaskParams},
     gemm::{copy_elements, lane_start, load_fragment},
 };
 use ptx::{
@@ -324,7 +324,13 @@ fn multiply<P: Pair>(k: &Entry, sums: &[Reg<F32>], a: [Reg<P>; 4], b: [Reg<P>; 4
 pub(super) struct SoftmaxMask(Option<MaskParams>);
 
 /// Dropout of the lane's two rows of probabilities.
-pub(super) struct RowMask(Option<(Mask, [Reg<U32>; 2])>);
+pub(super) struct RowMask(Option<(Mask, Bytes, [Reg<U32>; 2])>);
+
+/// Dropout of the lane's probabilities of 64 keys: the words of one counter for each of its two rows.
+pub(super) struct TileMask {
+    bytes: Bytes,
+    words: [[Reg<U32>; 4]; 2],
+}
 
 impl SoftmaxMask {
     pub(super) fn new(params: &AttentionParams) -> Self {
@@ -338,33 +344,35 @@ impl SoftmaxMask {
     /// Loads the mask of the lane's `rows`, counted from the start of the sequence.
     pub(super) fn load(&self, k: &Entry, sequence: &Sequence, rows: [Reg<U32>; 2]) -> RowMask {
         let of = |row| k.mad_lo(k.add(sequence.start, row), sequence.heads, sequence.head);
-        RowMask(self.mask(k).map(|mask| (mask, rows.map(of))))
+        RowMask(self.mask(k).map(|mask| {
+            let bytes = mask.bytes(k);
+            (mask, bytes, rows.map(of))
+        }))
     }
 }
 
 impl RowMask {
-    /// Dropout factors of the lane's probabilities of keys `key .. key + 64`, in register order; `None` without dropout.
-    pub(super) fn factors(&self, k: &Entry, key: Reg<U32>, lane: Reg<U32>) -> Option<Vec<Reg<F32>>> {
-        let (mask, rows) = self.0.as_ref()?;
-        // Counter 16·(key / 64) + i has the words of keys i, i + 16, i + 32, i + 48 of the tile.
-        let first = k.add(k.shr(key, 2), k.shl(k.and(lane, 3u32), 1));
-        let mut factors = vec![None; (TILE / 2) as usize];
-        for (half, &row) in rows.iter().enumerate() {
-            for (i, counter) in [0, 1, 8, 9].into_iter().enumerate() {
-                let words = mask.word(k, row, k.add(first, counter));
-                for (quarter, word) in words.into_iter().enumerate() {
-                    let eight = 2 * quarter + i / 2;
-                    factors[4 * eight + 2 * half + i % 2] = Some(mask.multiplier(k, word));
-                }
-            }
-        }
-        Some(factors.into_iter().map(|factor| factor.expect("every register has one")).collect())
+    /// Draws the mask of keys `key .. key + 64`; `None` without dropout.
+    pub(super) fn draw(&self, k: &Entry, key: Reg<U32>, lane: Reg<U32>) -> Option<TileMask> {
+        let (mask, bytes, rows) = self.0.as_ref()?;
+        // The lane's keys 2t, 2t + 1 of every eight of the tile, t = lane mod 4, are the bytes of counter 4·(key / 64) + t.
+        let counter = k.add(k.shr(key, 4), k.and(lane, 3u32));
+        Some(TileMask { bytes: *bytes, words: rows.map(|row| mask.words(k, row, counter)) })
     }
 
     /// Multiplies probabilities by the mask.
     pub(super) fn apply(&self, k: &Entry, p: &[Reg<F32>], key: Reg<U32>, lane: Reg<U32>) {
-        if let Some(factors) = self.factors(k, key, lane) {
-            p.iter().zip(factors).for_each(|(&p, factor)| k.mul_into(p, p, factor));
+        if let Some(mask) = self.draw(k, key, lane) {
+            p.iter().enumerate().for_each(|(i, &p)| k.mul_into(p, p, mask.factor(k, i)));
         }
+    }
+}
+
+impl TileMask {
+    /// Factor of the lane's probability in register `i` of the tile. The comparison is emitted here, because a tile's words
+    /// take 8 registers and its factors 32.
+    pub(super) fn factor(&self, k: &Entry, i: usize) -> Reg<F32> {
+        let (eight, half, odd) = (i / 4, i / 2 % 2, i % 2);
+        self.bytes.multiplier(k, self.words[half][eight / 2], eight % 2 * 2 + odd)
     }
 }

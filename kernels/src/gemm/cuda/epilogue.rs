@@ -11,8 +11,8 @@
 //!            h = 0    h = 1     h = 0      h = 1                 row bits    3  1  2  0        half = bit 0
 //! ```
 //!
-//! so that all words of a dropout counter are used (four words for four quarters), two lanes fill a sector of 32 bytes,
-//! and the eight lanes of a shared-memory transaction (rows that differ in two bits, two halves) have no bank conflict
+//! so that a lane uses a half of each word of four dropout counters (its neighbor the other), two lanes fill a sector of 32
+//! bytes, and the eight lanes of a shared-memory transaction (rows that differ in two bits, two halves) have no bank conflict
 //! with [`Swizzle::Reversed`].
 
 use super::{
@@ -21,11 +21,11 @@ use super::{
 };
 use crate::arguments::{Address, Argument, Load, Value};
 use crate::dropout::{
-    Dropout,
-    cuda::{Mask, MaskParams, Multipliers},
+    COUNTERS, Dropout,
+    cuda::{Bytes, Eights, Mask, MaskParams},
 };
 use crate::gemm::{Beta, Epilogue, EpilogueKind};
-use ptx::{Compare, Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32};
+use ptx::{Entry, F32, Global, PointerParam, Precision, Ptr, Read, Reg, Shared, Storage, Swizzle, Tile, U32};
 
 /// Options of a product's epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,39 +129,21 @@ struct Run {
     quarter: u32,
 }
 
-/// Dropout multipliers of the 32 elements of a lane's row.
-enum Factors {
-    /// One register per element.
-    Values(Box<Multipliers>),
-    /// Eight bits per quarter, and the multiplier of elements whose bit is set.
-    Bits(Reg<U32>, Reg<F32>),
+/// Dropout of the 32 elements of a lane's row.
+struct Factors<'a> {
+    eights: Eights,
+    bytes: &'a Bytes,
 }
 
-impl Factors {
-    fn new(k: &Entry, mask: &Mask, row: Reg<U32>, first: Reg<U32>, sparing: bool) -> Self {
-        if !sparing {
-            return Self::Values(Box::new(mask.multipliers(k, row, first)));
-        }
-        let bits = k.variable("kept", 0u32);
-        for i in 0..8 {
-            let counter = if i == 0 { first } else { k.add(first, i) };
-            for (quarter, word) in (0..).zip(mask.word(k, row, counter)) {
-                k.when(mask.keeps(k, word), || k.xor_into(bits, bits, 1u32 << (8 * quarter + i)));
-            }
-        }
-        Self::Bits(bits, mask.scale())
-    }
-
-    /// Multipliers of the eight columns in `quarter`.
-    fn quarter(&self, k: &Entry, quarter: usize) -> [Reg<F32>; 8] {
-        match *self {
-            Self::Values(ref factors) => factors.quarter(quarter),
-            Self::Bits(bits, scale) => std::array::from_fn(|i| {
-                let bit = k.and(bits, 1u32 << (8 * quarter + i));
-                k.selp(scale, 0.0f32, k.setp(Compare::Ne, bit, 0u32))
-            }),
-        }
-    }
+/// Dropout of a lane's rows.
+#[derive(Clone)]
+struct PanelMask {
+    mask: Mask,
+    bytes: Bytes,
+    /// First counter of the block of 64 columns.
+    counter: Reg<U32>,
+    /// Selector of the bytes of the lane's half.
+    selector: Reg<U32>,
 }
 
 /// A lane's addresses and counters for 64 columns of C.
@@ -169,11 +151,9 @@ pub(super) struct Panel {
     matrices: Matrices,
     /// Storage of C and of the epilogue's matrices.
     output: Storage,
-    mask: Option<Mask>,
+    mask: Option<PanelMask>,
     /// Row stride of the matrices, bytes.
     pitch: Reg<U32>,
-    /// The lane's first dropout counter.
-    counter: Reg<U32>,
     /// The lane's first column.
     column: Reg<U32>,
     /// Columns of C.
@@ -264,12 +244,16 @@ impl EpilogueEmitter {
             matrix: matrix.as_ref().map(|matrix| at_column(matrix.load(k), output)),
             pre: pre.as_ref().map(|pre| at_column(pre.load(k), output)),
         };
+        let mask = mask.clone().map(|mask| {
+            let mask = mask.load(k);
+            let (bytes, counter) = (mask.bytes(k), k.shl(k.shr(column, 6), COUNTERS.ilog2()));
+            PanelMask { mask, bytes, counter, selector: Mask::selector(k, half) }
+        });
         Panel {
             matrices,
             output,
-            mask: mask.clone().map(|mask| mask.load(k)),
+            mask,
             pitch: k.shl(target.leading, output.bytes().ilog2()),
-            counter: k.mad_lo(k.shr(column, 6), 16, k.shl(half, 3)),
             column,
             columns: target.columns,
         }
@@ -277,7 +261,7 @@ impl EpilogueEmitter {
 
     /// Applies the epilogue to a lane's four runs of row `row` and stores them; its sums start at `start` in `tile`.
     pub(super) fn write_row(&self, k: &Entry, tile: &Tile, start: Ptr<Shared>, panel: &Panel, row: Reg<U32>) {
-        let factors = panel.mask.as_ref().map(|mask| Factors::new(k, mask, row, panel.counter, self.options.sparing));
+        let factors = panel.mask.as_ref().map(|mask| mask.draw(k, row));
         let in_row = panel.matrices.at_row(k, row, panel.pitch);
         for quarter in 0..4 {
             let at = [0, 4].map(|i| tile.step(0, 16 * quarter + i).take(k, start));
@@ -296,7 +280,7 @@ impl EpilogueEmitter {
         run: &Run,
         mut sums: Vec<Reg<F32>>,
         matrices: &Matrices,
-        factors: Option<&Factors>,
+        factors: Option<&Factors<'_>>,
     ) {
         let output = self.options.output;
         let at = |matrix: Ptr<Global>, storage: Storage| matrix.at((16 * run.quarter * storage.bytes()) as i32);
@@ -326,7 +310,7 @@ impl EpilogueEmitter {
             }
             EpilogueKind::BiasDropoutResidual { .. } => {
                 if let Some(factors) = factors {
-                    let factors = factors.quarter(k, run.quarter as usize);
+                    let factors = factors.eights.quarter(k, factors.bytes, run.quarter as usize);
                     sums = sums.into_iter().zip(factors).map(|(sum, factor)| k.mul(sum, factor)).collect();
                 }
                 if let Some(residual) = matrices.matrix {
@@ -340,6 +324,12 @@ impl EpilogueEmitter {
             }
         }
         store(matrices.c, &sums);
+    }
+}
+
+impl PanelMask {
+    fn draw(&self, k: &Entry, row: Reg<U32>) -> Factors<'_> {
+        Factors { eights: self.mask.eights(k, row, self.counter, self.selector), bytes: &self.bytes }
     }
 }
 
@@ -358,8 +348,9 @@ impl Panel {
             matrix: matrix.map(|matrix| along(matrix, self.output)),
             pre: pre.map(|pre| along(pre, self.output)),
         };
-        let (counter, column) = (further(self.counter, 16), further(self.column, 64));
-        Self { matrices, mask: self.mask.clone(), counter, column, ..*self }
+        let mask = self.mask.clone();
+        let mask = mask.map(|mask| PanelMask { counter: further(mask.counter, COUNTERS as u32), ..mask });
+        Self { matrices, mask, column: further(self.column, 64), ..*self }
     }
 }
 
