@@ -332,6 +332,24 @@ fn the_last_two_states_stay() {
 }
 
 #[test]
+fn a_state_of_an_earlier_version_is_read_and_says_what_differs() {
+    for (version, differs) in [
+        (1, Some("rounds some sums and draws dropout differently")),
+        (2, Some("which draws dropout differently")),
+        (3, None),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::of_run(folder.path());
+        checkpoints.save(&StateHeader { version, ..header(100) }, &[]).unwrap();
+        let note = checkpoints.newest().unwrap().unwrap().earlier_version();
+        assert_eq!(note.is_some(), differs.is_some(), "version {version}: {note:?}");
+        if let (Some(note), Some(differs)) = (note, differs) {
+            assert!(note.contains(&format!("is a state of version {version}")) && note.contains(differs), "{note}");
+        }
+    }
+}
+
+#[test]
 fn a_damaged_last_state_falls_back_to_the_one_before_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = Checkpoints::of_run(folder.path());

@@ -208,7 +208,8 @@ impl Entry {
 
     /// [`Entry::prmt`] with the selector in a register.
     #[track_caller]
-    pub fn prmt_by(&self, a: Reg<B32>, b: impl Operand<B32>, selector: Reg<U32>) -> Reg<B32> {
+    pub fn prmt_by<T: Type>(&self, a: Reg<T>, b: impl Operand<T>, selector: Reg<U32>) -> Reg<T> {
+        const { assert!(T::BYTES == 4, "prmt works on 32 bits") };
         self.define(format_args!("prmt.b32"), &[a.text(), b.text(), selector.text()])
     }
 

@@ -38,9 +38,6 @@ pub(super) struct EpilogueOptions {
     pub kind: EpilogueKind,
     /// True if the leading dimension of C and n are multiples of eight.
     pub aligned: bool,
-    /// True if the mask of a lane's 32 elements is kept as bits of one register, for two more instructions per element:
-    /// for kernels whose accumulators leave few registers.
-    pub sparing: bool,
 }
 
 impl EpilogueOptions {
@@ -129,7 +126,8 @@ struct Run {
     quarter: u32,
 }
 
-/// Dropout of the 32 elements of a lane's row.
+/// Dropout of the 32 elements of a lane's row: eight registers, and comparisons where the elements are used, because
+/// accumulators leave few registers.
 struct Factors<'a> {
     eights: Eights,
     bytes: &'a Bytes,

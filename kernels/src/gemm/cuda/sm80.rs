@@ -198,7 +198,7 @@ impl Product {
 
     fn options(&self) -> EpilogueOptions {
         let Self { output, beta, epilogue, aligned, .. } = *self;
-        EpilogueOptions { output, beta, kind: epilogue, aligned, sparing: false }
+        EpilogueOptions { output, beta, kind: epilogue, aligned }
     }
 
     /// True if k runs along the rows in memory: for A, for B.

@@ -32,8 +32,8 @@
 //!
 //! The producer and the consumers synchronize through the pipeline only, which continues across tiles: during an epilogue
 //! the producer loads k-tiles of the next tile. The two consumers split the rows of each tile (cooperative) or alternate
-//! tiles (ping-pong, [`KernelSchedule`]); with ping-pong one multiplies during the epilogue of the other. `docs/gemm.md` has
-//! a picture, the barriers and the lower bounds.
+//! tiles (ping-pong, [`KernelSchedule`](super::tiles::KernelSchedule)); with ping-pong one multiplies during the epilogue
+//! of the other. `docs/gemm.md` has a picture, the barriers and the lower bounds.
 //!
 //! A stage holds operands in their memory layout; `wgmma` takes either order, so nothing is transposed:
 //!
@@ -61,7 +61,7 @@
 use super::{
     epilogue::{EpilogueEmitter, EpilogueOptions},
     sm90_mainloop::{Consumer, HopperProductArgs, PipelineLayout, Producer, Schedule},
-    tiles::{HopperTile, KernelSchedule},
+    tiles::HopperTile,
 };
 use crate::gemm::{Beta, EpilogueKind, Gemm, Layout};
 use crate::{
@@ -169,13 +169,7 @@ impl HopperProduct {
 
     fn options(&self) -> EpilogueOptions {
         let Self { output, beta, epilogue, aligned, .. } = *self;
-        EpilogueOptions {
-            output,
-            beta,
-            kind: epilogue,
-            aligned,
-            sparing: self.tile.schedule == KernelSchedule::PingPong,
-        }
+        EpilogueOptions { output, beta, kind: epilogue, aligned }
     }
 
     fn layout(&self) -> PipelineLayout {
