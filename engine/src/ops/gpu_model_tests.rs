@@ -153,22 +153,34 @@ fn a_model_and_its_gradients_agree_with_the_processor() {
 }
 
 /// Rounding in bf16 falls differently on either device, so each is compared with f32: the GPU, which rounds weights too, may
-/// be off by twice what the processor is, in the root of the mean square.
+/// be off by twice what the processor is, in the root of the mean square. Over four masks: one has 11 losses only.
 #[test]
 fn in_bf16_a_model_is_off_by_no_more_than_rounding_explains() {
     for (e, heads, head_size, recompute) in SIZES {
-        let (params, model) = model(e, heads, head_size, recompute);
+        let (params, mut model) = model(e, heads, head_size, recompute);
         let processor = Device::Cpu(cpu());
-        let exact = model.run(&params, &processor, DType::F32);
-        let cpu = model.run(&params, &processor, DType::Bf16);
-        for capability in [(8, 0), (9, 0)] {
-            let gpu = model.run(&params, &gpu(capability), DType::Bf16);
-            for (i, what) in [(0, "losses"), (2, "gradients")] {
-                let off = |got: &[f32]| {
-                    let square: f64 = got.iter().zip(&exact[i]).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-                    (square / got.len() as f64).sqrt()
-                };
-                let (cpu, gpu) = (off(&cpu[i]), off(&gpu[i]));
+        let mut squares = [[(0.0, 0.0); 2]; 2];
+        for seed in 11..15 {
+            let layer = &mut model.layer;
+            for dropout in [&mut layer.attention.dropout, &mut layer.attention_output, &mut layer.ffn_output] {
+                *dropout = dropout.map(|dropout| Dropout { seed, ..dropout });
+            }
+            let exact = model.run(&params, &processor, DType::F32);
+            let cpu = model.run(&params, &processor, DType::Bf16);
+            for (capability, squares) in [(8, 0), (9, 0)].into_iter().zip(&mut squares) {
+                let gpu = model.run(&params, &gpu(capability), DType::Bf16);
+                for (i, squares) in [0, 2].into_iter().zip(squares) {
+                    let square = |got: &[f32]| -> f64 {
+                        let squares = got.iter().zip(&exact[i]).map(|(a, b)| f64::from(a - b).powi(2));
+                        squares.sum::<f64>() / got.len() as f64
+                    };
+                    *squares = (squares.0 + square(&cpu[i]), squares.1 + square(&gpu[i]));
+                }
+            }
+        }
+        for (capability, squares) in [(8, 0), (9, 0)].into_iter().zip(squares) {
+            for (what, (cpu, gpu)) in ["losses", "gradients"].into_iter().zip(squares) {
+                let (cpu, gpu) = ((cpu / 4.0).sqrt(), (gpu / 4.0).sqrt());
                 let case = format!("E {e}, {heads} heads of {head_size}, {what} on {capability:?}");
                 println!("{case}: off by {gpu:.2e}, the processor by {cpu:.2e}");
                 assert!(gpu <= 2.0 * cpu, "{case}: {gpu:e} and {cpu:e}");
