@@ -31,8 +31,8 @@
 //! its byte is below T. The byte is compared in place, as the upper bits of a word: (word & 0xff·2ⁿ) < T·2ⁿ.
 //!
 //! Cost: T·F·(read + write), and seven rounds of two 32×32-bit multiplications for every 16 elements. Vectors hold
-//! neighboring columns of a row, eight of which are four counters: with AVX-512 each counter is computed four times, about
-//! 50 cycles for a block of 64, with AVX2 twice.
+//! neighboring columns of a row, eight of which are four counters: each is computed four times with AVX-512, twice with
+//! AVX2.
 //!
 //! Source of the rounds and bytes: Philox4x32-7 passes BigCrush (Salmon et al. 2011); FlashAttention draws its masks
 //! likewise.
