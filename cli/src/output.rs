@@ -47,8 +47,11 @@ pub(crate) fn message(line: fmt::Arguments<'_>) {
     }
 }
 
-/// Prints the error that ends the command.
+/// Prints the error that ends the command, but for a closed pipe.
 pub(crate) fn print_error(error: &anyhow::Error) {
+    if is_closed_pipe(error) {
+        return;
+    }
     print(format_args!("error: {}", sentence(error)));
 }
 

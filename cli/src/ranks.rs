@@ -9,28 +9,25 @@ use std::{fs, process::ExitCode};
 /// Runs `command` on this rank with `device`, and leaves the other ranks: together if it ends well, at once if it fails.
 pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
     let communicator = Communicator::from_environment()?;
-    if communicator.size() == 1 {
-        let code =
-            command(Worker { device: Device::named(device, Cpu::detect()?)?, communicator: communicator.clone() });
-        communicator.finish();
-        return code;
-    }
     match worker(device, &communicator).and_then(command) {
-        Ok(code) => {
-            communicator.finish();
-            Ok(code)
-        }
-        Err(error) => {
+        Err(error) if communicator.size() > 1 => {
             // Before the others are ended, and with them perhaps this rank.
             output::print_error(&error);
             communicator.abort();
             Ok(ExitCode::FAILURE)
         }
+        result => {
+            communicator.finish();
+            result
+        }
     }
 }
 
-/// One of several ranks, which shares its machine with those of the same host.
+/// This rank, which shares the cores with those of the same host.
 fn worker(device: &str, communicator: &Communicator) -> Result<Worker> {
+    if communicator.size() == 1 {
+        return Ok(Worker { device: Device::named(device, Cpu::detect()?)?, communicator: communicator.clone() });
+    }
     let host = "/proc/sys/kernel/hostname";
     let host = fs::read(host).with_context(|| format!("{host} cannot be read"))?;
     let hosts = communicator.gather("host names", &host)?;

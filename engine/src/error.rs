@@ -79,7 +79,7 @@ pub enum EngineError {
     Communication {
         /// This rank.
         rank: usize,
-        /// What was exchanged.
+        /// Name of the exchange, for instance `losses of step 8`.
         what: String,
         /// Which rank, and what happened.
         problem: String,

@@ -131,6 +131,46 @@ fn batches_keep_to_the_budget_and_visit_each_instance_once() {
     }
 }
 
+/// Also where an epoch ends within a step, and some ranks have no sequence of it.
+#[test]
+fn ranks_draw_the_lanes_of_one_sampler() {
+    const LANES: usize = 8;
+    let shards = shards(&text(9, SIZE as u32, 60, 12, 30), &vocabulary(SIZE));
+    let mut settings = settings(64, Objective::Sop);
+    settings.batch = BatchSettings { max_tokens: 70, max_sequences: 5, sequences_per_step: 24, lanes: LANES };
+    // Batches and cursor of each step of three epochs.
+    let steps = |lanes: std::ops::Range<usize>| {
+        let mut sampler = sampler(&shards, &settings, 5);
+        sampler.limit_to_lanes(lanes);
+        let mut steps = Vec::new();
+        while sampler.cursor().epoch < 3 {
+            let mut step = Vec::new();
+            while step.last().is_none_or(|batch: &Batch| !batch.ends_step) {
+                let mut batch = Batch::new(&settings);
+                sampler.fill(&mut batch);
+                step.push(batch);
+            }
+            step.retain(|batch| batch.sequences() > 0);
+            let drawn: Vec<_> = step.iter().map(|batch| (batch.lane, sequences(batch))).collect();
+            steps.push((drawn, sampler.cursor()));
+        }
+        steps
+    };
+    let expected = steps(0..LANES);
+    assert!(expected.iter().filter(|(_, cursor)| cursor.index == 0).count() == 3);
+    for ranks in 2..=LANES {
+        let all: Vec<_> = (0..ranks).map(|rank| steps(rank * LANES / ranks..(rank + 1) * LANES / ranks)).collect();
+        assert!(all.iter().all(|steps| steps.len() == expected.len()));
+        for (i, (drawn, cursor)) in expected.iter().enumerate() {
+            assert!(all.iter().all(|steps| steps[i].1 == *cursor), "{ranks} ranks, step {i}");
+            let theirs: Vec<_> = all.iter().flat_map(|steps| steps[i].0.clone()).collect();
+            assert!(theirs == *drawn, "{ranks} ranks, step {i}");
+        }
+        let is_without = all.iter().any(|steps| steps.iter().any(|(drawn, _)| drawn.is_empty()));
+        assert!(ranks < LANES || is_without, "the data must leave a rank without a sequence");
+    }
+}
+
 #[test]
 fn resumed_at_any_cursor_it_gives_the_same_batches() {
     let shards = shards(&text(2, SIZE as u32, 60, 9, 25), &vocabulary(SIZE));

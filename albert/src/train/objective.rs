@@ -38,7 +38,7 @@ pub struct BatchShape<'b> {
     pub lane: usize,
 }
 
-/// Where a rank of a run computes: its device, and the other ranks.
+/// Device of a rank, and the other ranks.
 #[derive(Clone, Debug)]
 pub struct Worker {
     /// Device of this rank.

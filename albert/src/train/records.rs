@@ -45,7 +45,7 @@ pub struct StepReport<F> {
     pub tokens: u64,
     /// Sequences of the step.
     pub sequences: u64,
-    /// Floating-point operations of the step's matrix products (see `cost`).
+    /// Floating-point operations of this rank's matrix products in the step (see `cost`).
     pub flops: f64,
     /// Duration of the step in seconds.
     pub seconds: f64,

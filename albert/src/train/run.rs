@@ -164,15 +164,17 @@ impl<O: RunObjective> Run<O> {
                 .map_err(|error| SettingError(format!("{}: its counters: {error}", state.path.display())))?;
         }
         let step = trainer.step();
-        let parameters = trainer.hash()?;
-        let start = json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "config": trainer.objective.fingerprint(step),
-            "inputs": trainer.objective.about().inputs,
-            "parameters": format!("{parameters:016x}"),
-            "step": step,
-        });
-        expect_alike(&communicator, &start)?;
+        if communicator.size() > 1 {
+            let parameters = trainer.hash()?;
+            let start = json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "config": trainer.objective.fingerprint(step),
+                "inputs": trainer.objective.about().inputs,
+                "parameters": format!("{parameters:016x}"),
+                "step": step,
+            });
+            expect_alike::<O::Error>(&communicator, &start)?;
+        }
         let mut notes = Vec::new();
         let files = if communicator.is_first() {
             let lock = claimed.map_or_else(|| claim_folder(folder), Ok)?;
@@ -323,7 +325,7 @@ impl<O: RunObjective> Run<O> {
         let position = self.position();
         if self.communicator.size() > 1 {
             let hash = self.trainer.hash()?;
-            expect_same_hash(&self.communicator, &format!("parameters at step {}", position.step), hash)?;
+            expect_same_hash::<O::Error>(&self.communicator, &format!("parameters at step {}", position.step), hash)?;
         }
         let Trainer { objective, loaded, settings, .. } = &mut self.trainer;
         let evaluated = objective.evaluate(loaded, settings, &mut self.progress, position)?;
@@ -425,10 +427,11 @@ impl<O: RunObjective> Run<O> {
 }
 
 /// Refuses ranks that differ in `start`: version, settings, inputs, first parameters. All ranks find the same difference.
-fn expect_alike(communicator: &Communicator, start: &Value) -> Result<(), SettingError> {
-    let all = communicator
-        .gather("settings", start.to_string().as_bytes())
-        .map_err(|error| SettingError(error.to_string()))?;
+fn expect_alike<E>(communicator: &Communicator, start: &Value) -> Result<(), E>
+where
+    E: From<EngineError> + From<SettingError>,
+{
+    let all = communicator.gather("settings", start.to_string().as_bytes())?;
     let read = |rank: usize| -> Result<Value, SettingError> {
         serde_json::from_slice(&all[rank])
             .map_err(|error| SettingError(format!("the settings of rank {rank} cannot be read: {error}")))
@@ -438,20 +441,25 @@ fn expect_alike(communicator: &Communicator, start: &Value) -> Result<(), Settin
         if let Some((key, of_first, of_other)) = first_difference(&first, &read(rank)?) {
             return Err(SettingError(format!(
                 "rank 0 has `{key}` = {of_first}, rank {rank} has {of_other}; start the same program on all, with the same files"
-            )));
+            ))
+            .into());
         }
     }
     Ok(())
 }
 
 /// Refuses ranks whose `hash` differs: then something computed other bits, and the model would depend on the rank that saves.
-fn expect_same_hash(communicator: &Communicator, what: &str, hash: u64) -> Result<(), SettingError> {
-    let all = communicator.gather(what, &hash.to_le_bytes()).map_err(|error| SettingError(error.to_string()))?;
+fn expect_same_hash<E>(communicator: &Communicator, what: &str, hash: u64) -> Result<(), E>
+where
+    E: From<EngineError> + From<SettingError>,
+{
+    let all = communicator.gather(what, &hash.to_le_bytes())?;
     match all.iter().position(|theirs| *theirs != all[0]) {
         None => Ok(()),
         Some(other) => Err(SettingError(format!(
             "the {what} differ between rank 0 and rank {other}; `albert doctor --verify` on both machines says whose bits are wrong"
-        ))),
+        ))
+        .into()),
     }
 }
 

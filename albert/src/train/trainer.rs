@@ -124,19 +124,18 @@ impl<O: Objective> Trainer<O> {
         let mut report =
             StepReport { step: step + 1, data_seconds: start.elapsed().as_secs_f64(), ..Default::default() };
         let batches = &room[..count];
-        let shape = |batch| {
+        let mut shape = |batch| {
             let BatchShape { cu_seqlens, masked, .. } = O::shape(batch);
-            let flops = Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
-            [u64::from(cu_seqlens.last().copied().unwrap_or(0)), cu_seqlens.len() as u64 - 1, flops as u64]
+            report.flops += Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
+            [u64::from(cu_seqlens.last().copied().unwrap_or(0)), cu_seqlens.len() as u64 - 1]
         };
-        let sum = |sums: [u64; 3], new: [u64; 3]| std::array::from_fn(|i| sums[i] + new[i]);
-        let [tokens, sequences, flops] = batches.iter().map(shape).fold([0; 3], sum);
+        let [tokens, sequences] = batches.iter().map(&mut shape).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
         let [first, second] = objective.counts(batches);
-        let counts = [first, second, tokens, sequences, flops];
+        let counts = [first, second, tokens, sequences];
         let counts = communicator.sum_counts(&format!("counts of step {}", step + 1), counts)?;
-        let [first, second, tokens, sequences, flops] = counts;
+        let [first, second, tokens, sequences] = counts;
         let denominator = objective.denominator([first, second]);
-        (report.tokens, report.sequences, report.flops) = (tokens, sequences, flops as f64);
+        (report.tokens, report.sequences) = (tokens, sequences);
         let mut own = Vec::new();
         gradients.clear()?;
         lanes.begin_step();

@@ -117,8 +117,8 @@ pub(crate) fn train(
     let tokenizer = Tokenizer::load(&input.tokenizer)?;
     let sources = PretrainSources::open(&input.data, &tokenizer)?;
     let worker = worker.into();
-    let (peak, ranks) = (worker.device.peak(), worker.communicator.size());
-    let mut watch = Watch { deadline, interval: recipe.evaluation.interval, ranks, ..Watch::new(peak, profile) };
+    let mut watch =
+        Watch { deadline, interval: recipe.evaluation.interval, ..Watch::new(worker.device.peak(), profile) };
     let outcome = pretrain::pretrain(recipe, &sources, folder, mode, worker, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
@@ -157,8 +157,6 @@ pub(crate) struct Watch {
     progress: Progress,
     peak: Option<Peak>,
     profile: Profiling,
-    /// Ranks, whose peaks are taken to be that of the first.
-    ranks: usize,
     smoothed: Smoothed,
     deadline: Option<Deadline>,
     /// Steps of the run, and between two evaluations.
@@ -194,7 +192,6 @@ impl Watch {
             progress: Progress::idle(),
             peak,
             profile,
-            ranks: 1,
             smoothed: Smoothed::default(),
             deadline: None,
             steps: 0,
@@ -240,7 +237,7 @@ impl Observer<Pretraining> for Watch {
             loss / weight,
             100.0 * mlm / weight,
             report.tokens as f64 / report.seconds,
-            roofline::share(self.peak, report.flops / self.ranks as f64, report.seconds),
+            roofline::share(self.peak, report.flops, report.seconds),
         );
         self.progress.step(report.step, &line);
     }

@@ -21,19 +21,29 @@ use crate::error::Result;
 use kernels::{Cpu, elementwise::add_assign};
 use std::{borrow::Cow, ops::Range};
 
+/// Lengths of the two buffers for gradients of `len` elements.
+pub(super) fn room(communicator: &Communicator, lanes: usize, len: usize) -> [usize; 2] {
+    let (rank, size) = (communicator.rank(), communicator.size());
+    if size == 1 {
+        return [0; 2];
+    }
+    if size.is_power_of_two() {
+        return [len.div_ceil(2), 0];
+    }
+    let counts: Vec<usize> = (0..size).map(|rank| subtrees(rank, size, lanes).len()).collect();
+    // The first slice is the longest.
+    [counts.iter().sum::<usize>() * slice(len, rank, size).len(), counts[rank] * slice(len, 0, size).len()]
+}
+
 /// Sums `x` over 2^n ranks along the tree.
 pub(super) fn halving(
     communicator: &Communicator,
     cpu: &Cpu,
     what: &str,
     x: &mut [f32],
-    room: &mut Vec<f32>,
+    room: &mut [f32],
 ) -> Result<()> {
     let (rank, size) = (communicator.rank(), communicator.size());
-    if size == 1 {
-        return Ok(());
-    }
-    room.resize(x.len().div_ceil(2), 0.0);
     let (mut mine, mut exchanged) = (0..x.len(), Vec::new());
     for distance in (0..size.ilog2()).map(|i| 1 << i) {
         let middle = mine.start + mine.len() / 2;
@@ -61,6 +71,11 @@ fn disjoint(x: &mut [f32], read: Range<usize>, written: Range<usize>) -> (&[f32]
     (read, written)
 }
 
+/// Subtrees of the lanes of rank `rank` of `size`.
+fn subtrees(rank: usize, size: usize, lanes: usize) -> Vec<Range<usize>> {
+    lanes::subtrees(lanes::of_rank(rank, size, lanes))
+}
+
 /// Slice of `len` elements that rank `rank` of `size` adds up.
 fn slice(len: usize, rank: usize, size: usize) -> Range<usize> {
     len / size * rank + rank.min(len % size)..len / size * (rank + 1) + (rank + 1).min(len % size)
@@ -77,12 +92,10 @@ pub(super) fn by_slices(
     [room, outgoing]: &mut [Vec<f32>; 2],
 ) -> Result<()> {
     let (rank, size, len) = (communicator.rank(), communicator.size(), last.len());
-    let subtrees = |rank| lanes::subtrees(lanes::of_rank(rank, size, lanes));
     let mine = slice(len, rank, size);
     // Parts of this rank's slice, one after another in the order of lanes: those of each rank together.
-    let counts: Vec<usize> = (0..size).map(|rank| subtrees(rank).len()).collect();
+    let counts: Vec<usize> = (0..size).map(|rank| subtrees(rank, size, lanes).len()).collect();
     let start = |rank: usize| counts[..rank].iter().sum::<usize>() * mine.len();
-    room.resize(start(size), 0.0);
     let gather = |out: &mut [f32], range: Range<usize>, last: &[f32]| {
         let all = parts.iter().map(|part| &part[..]).chain([last]);
         for (out, part) in out.chunks_exact_mut(range.len().max(1)).zip(all) {
@@ -93,14 +106,14 @@ pub(super) fn by_slices(
     for step in 1..size {
         let (to, from) = ((rank + step) % size, (rank + size - step) % size);
         let theirs = slice(len, to, size);
-        outgoing.resize(theirs.len() * counts[rank], 0.0);
+        let outgoing = &mut outgoing[..theirs.len() * counts[rank]];
         gather(outgoing, theirs, last);
         let incoming = &mut room[start(from)..start(from + 1)];
         let message = bytemuck::cast_slice(outgoing);
         communicator.exchange(what, (to, message), (from, bytemuck::cast_slice_mut(incoming)))?;
     }
     if !mine.is_empty() {
-        let ranges = (0..size).flat_map(subtrees);
+        let ranges = (0..size).flat_map(|rank| subtrees(rank, size, lanes));
         let mut sums: Vec<(Range<usize>, &mut [f32])> = ranges.zip(room.chunks_exact_mut(mine.len())).collect();
         while sums.len() > 1 {
             let at = (1..sums.len()).find(|&at| lanes::are_halves(&sums[at - 1].0, &sums[at].0));

@@ -1,4 +1,4 @@
-//! What a launcher left in the environment of the processes that it started.
+//! Variables of the environment by which launchers of several processes are known.
 
 use crate::error::{EngineError, Result};
 
@@ -64,7 +64,7 @@ impl Launcher {
         }
     }
 
-    /// What to do if the library knows of `found` processes.
+    /// The error for a library that knows of `found` processes, with advice.
     pub(super) fn disagrees(&self, library: &str, found: usize) -> EngineError {
         let advice = match self.family {
             None => {

@@ -58,13 +58,6 @@ pub struct Lanes {
     own: Range<usize>,
 }
 
-impl Default for Lanes {
-    /// One lane, of a process alone.
-    fn default() -> Self {
-        Self { count: 1, own: 0..1 }
-    }
-}
-
 impl Lanes {
     /// Maximum number of lanes.
     pub const MOST: usize = 1 << 10;
@@ -86,11 +79,6 @@ impl Lanes {
             )));
         }
         Ok(Self { count, own: of_rank(rank, size, count) })
-    }
-
-    /// Number of lanes, L.
-    pub fn count(&self) -> usize {
-        self.count
     }
 
     /// Lanes of this rank.
@@ -115,7 +103,7 @@ pub struct LaneSums {
 }
 
 impl LaneSums {
-    /// Sums over `lanes` of gradients like `gradients`. No other function allocates buffers, but for the first exchange.
+    /// Sums over `lanes` of gradients like `gradients`, with all buffers.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -124,7 +112,8 @@ impl LaneSums {
         // The sums that are kept while a lane is computed.
         let kept = own.clone().map(|lane| subtrees(own.start..lane).len()).max().unwrap_or(0);
         let spare = (0..kept).map(|_| gradients.buffer()).collect::<Result<_>>()?;
-        Ok(Self { communicator, lane: own.start, lanes, sums: Vec::new(), spare, room: Default::default() })
+        let room = all_reduce::room(&communicator, lanes.count, gradients.flat.len()).map(|len| vec![0.0; len]);
+        Ok(Self { communicator, lane: own.start, lanes, sums: Vec::new(), spare, room })
     }
 
     /// Bytes of the buffers.
@@ -178,8 +167,11 @@ impl LaneSums {
         self.begin_lane(self.lanes.own.end, gradients)?;
         let Self { communicator, lanes, sums, spare, room, .. } = self;
         let cpu = gradients.device().processor().clone();
+        if communicator.size() == 1 {
+            return Ok(());
+        }
         if communicator.size().is_power_of_two() {
-            // One subtree a rank; nothing to do for one rank.
+            // The lanes of a rank are one subtree.
             return gradients.on_host(|sum| all_reduce::halving(communicator, &cpu, what, sum, &mut room[0]));
         }
         let parts = sums.iter().map(|(_, sum)| sum.elements::<f32>()).collect::<Result<Vec<_>>>()?;

@@ -39,7 +39,7 @@ trait Transport: Debug + Send + Sync {
     fn size(&self) -> usize;
 
     /// Sends the bytes `send` to a rank and fills `receive` with what a rank sends, the same or another one; at most
-    /// [`MESSAGE`] bytes each.
+    /// [`MESSAGE`] bytes each. Nothing is sent or received where a slice is empty.
     ///
     /// # Errors
     /// It takes longer than `timeout`, or a rank is gone.
@@ -128,17 +128,20 @@ impl Communicator {
         self.timeout = timeout;
     }
 
-    /// Sends `send` to a rank and fills `receive` with what a rank sends, messages of any size.
+    /// Sends `send` to a rank and fills `receive` with what a rank sends, messages of any length.
     fn exchange(&self, what: &str, (to, send): (usize, &[u8]), (from, receive): (usize, &mut [u8])) -> Result<()> {
-        let messages = send.len().max(receive.len()).div_ceil(MESSAGE).max(1);
-        let part = |len: usize, i: usize| len.min(i * MESSAGE)..len.min((i + 1) * MESSAGE);
-        for i in 0..messages {
-            let (send, range) = (&send[part(send.len(), i)], part(receive.len(), i));
+        // Each side cuts a message by its length, whatever it sends or receives beside it.
+        let (mut outgoing, mut incoming) = (send.chunks(MESSAGE), receive.chunks_mut(MESSAGE));
+        loop {
+            let (send, receive) = (outgoing.next(), incoming.next());
+            if send.is_none() && receive.is_none() {
+                return Ok(());
+            }
+            let (send, receive) = (send.unwrap_or_default(), receive.unwrap_or_default());
             self.transport
-                .exchange((to, send), (from, &mut receive[range]), self.timeout)
+                .exchange((to, send), (from, receive), self.timeout)
                 .map_err(|failure| self.failed(what, &failure))?;
         }
-        Ok(())
     }
 
     fn failed(&self, what: &str, failure: &Failure) -> EngineError {
@@ -153,31 +156,48 @@ impl Communicator {
         EngineError::Communication { rank: self.rank(), what: what.to_owned(), problem }
     }
 
-    /// What every rank gives as `mine`, in the order of ranks. `what` names it in errors.
+    /// The `mine` of every rank, in the order of ranks. `what` names it in errors.
     ///
     /// # Errors
     /// A rank is gone or late.
     pub fn gather(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let size = self.size();
-        let mut lens = vec![[0u8; 8]; size];
-        lens[self.rank()] = (mine.len() as u64).to_le_bytes();
-        self.ring(what, &mut lens)?;
-        let mut all: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; u64::from_le_bytes(*len) as usize]).collect();
-        all[self.rank()].copy_from_slice(mine);
-        self.ring(what, &mut all)?;
-        Ok(all)
+        let lens = self.gather_equal(what, (mine.len() as u64).to_le_bytes())?;
+        let lens: Vec<usize> = lens.into_iter().map(|len| u64::from_le_bytes(len) as usize).collect();
+        let all = self.gather_known(what, mine, &lens)?;
+        let mut rest = &all[..];
+        Ok(lens.into_iter().map(|len| rest.split_off(..len).expect("the sum of lengths").to_vec()).collect())
     }
 
-    /// Completes `all`, of which every rank has its own element: each rank passes on what it got to the next.
-    fn ring<T: AsRef<[u8]> + AsMut<[u8]>>(&self, what: &str, all: &mut [T]) -> Result<()> {
+    /// [`gather`](Self::gather) of as many bytes on every rank.
+    fn gather_equal<const N: usize>(&self, what: &str, mine: [u8; N]) -> Result<Vec<[u8; N]>> {
+        let all = self.gather_known(what, &mine, &vec![N; self.size()])?;
+        Ok(all.as_chunks().0.to_vec())
+    }
+
+    /// The `mine` of every rank, of `lens` bytes, one after another in the order of ranks.
+    ///
+    /// After i rounds a rank has those of 2^i ranks, from its own up, and gets as many from the rank 2^i above (Bruck and
+    /// others, IEEE TPDS 8(11), 1997): ⌈log₂ R⌉ rounds.
+    fn gather_known(&self, what: &str, mine: &[u8], lens: &[usize]) -> Result<Vec<u8>> {
         let (rank, size) = (self.rank(), self.size());
-        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
-        for step in 0..size - 1 {
-            let (have, wanted) = ((rank + size - step) % size, (rank + 2 * size - step - 1) % size);
-            let [have, wanted] = all.get_disjoint_mut([have, wanted]).expect("two ranks differ");
-            self.exchange(what, (next, (*have).as_ref()), (previous, wanted.as_mut()))?;
+        // Where the bytes of this rank, the next and so on begin.
+        let mut starts = vec![0];
+        for i in 0..size {
+            starts.push(starts[i] + lens[(rank + i) % size]);
         }
-        Ok(())
+        let mut all = vec![0; starts[size]];
+        all[..mine.len()].copy_from_slice(mine);
+        let mut have = 1;
+        while have < size {
+            let count = have.min(size - have);
+            let (known, unknown) = all.split_at_mut(starts[have]);
+            let message = &known[..starts[count]];
+            let theirs = &mut unknown[..starts[have + count] - starts[have]];
+            self.exchange(what, ((rank + size - have) % size, message), ((rank + have) % size, theirs))?;
+            have += count;
+        }
+        all.rotate_right(lens[..rank].iter().sum());
+        Ok(all)
     }
 
     /// Sums of `values` over ranks, exactly.
@@ -186,9 +206,10 @@ impl Communicator {
     /// A rank is gone or late.
     pub fn sum_counts<const N: usize>(&self, what: &str, values: [u64; N]) -> Result<[u64; N]> {
         let mut sums = [0; N];
-        for theirs in self.gather(what, bytemuck::cast_slice(&values))? {
-            for (sum, bytes) in sums.iter_mut().zip(theirs.chunks_exact(8)) {
-                *sum += u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        let all = self.gather_known(what, bytemuck::cast_slice(&values), &vec![8 * N; self.size()])?;
+        for theirs in all.chunks_exact(8 * N) {
+            for (sum, value) in sums.iter_mut().zip(theirs.as_chunks().0) {
+                *sum += u64::from_ne_bytes(*value);
             }
         }
         Ok(sums)
@@ -199,7 +220,7 @@ impl Communicator {
     /// # Errors
     /// A rank is gone or late.
     pub fn any(&self, what: &str, value: bool) -> Result<bool> {
-        Ok(self.gather(what, &[u8::from(value)])?.iter().any(|theirs| theirs == &[1]))
+        Ok(self.gather_equal(what, [u8::from(value)])?.contains(&[1]))
     }
 
     /// Waits until every rank has come here.
@@ -207,7 +228,7 @@ impl Communicator {
     /// # Errors
     /// A rank is gone or late.
     pub fn barrier(&self, what: &str) -> Result<()> {
-        self.gather(what, &[]).map(|_| ())
+        self.any(what, false).map(|_| ())
     }
 
     /// Ends all ranks because this one cannot go on; returns if the transport has no way to end them.

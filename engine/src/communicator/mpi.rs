@@ -178,17 +178,16 @@ impl<H: Handle> Session<H> {
             (functions, init, rank, size)
         };
         let (mut provided, mut rank, mut size) = (0, 0, 0);
-        // SAFETY: null for the arguments is allowed since MPI 2; the numbers outlive the calls.
-        let codes = unsafe {
-            let code = init(null_mut(), null_mut(), serialized, &mut provided);
-            [
-                ("MPI_Init_thread", code),
-                ("MPI_Comm_rank", rank_of(world, &mut rank)),
-                ("MPI_Comm_size", size_of(world, &mut size)),
-            ]
+        let checked = |call: &str, code| match code {
+            0 => Ok(()),
+            code => Err(EngineError::Launch(format!("{file}: {call} returned {code}"))),
         };
-        if let Some((call, code)) = codes.into_iter().find(|(_, code)| *code != 0) {
-            return Err(EngineError::Launch(format!("{file}: {call} returned {code}")));
+        // SAFETY: null for the arguments is allowed since MPI 2; the numbers outlive the calls, and the library is asked for
+        // them once it is initialized.
+        unsafe {
+            checked("MPI_Init_thread", init(null_mut(), null_mut(), serialized, &mut provided))?;
+            checked("MPI_Comm_rank", rank_of(world, &mut rank))?;
+            checked("MPI_Comm_size", size_of(world, &mut size))?;
         }
         let session = Self {
             functions,
@@ -224,14 +223,25 @@ impl<H: Handle> Session<H> {
         let [sent, received] = [outgoing.len(), incoming.len()].map(|len| len as c_int);
         let (to_rank, from_rank) = (to as c_int, from as c_int);
         let (mut sending, mut receiving) = (H::NONE, H::NONE);
+        let (mut is_sent, mut is_received) = (sent == 0, received == 0);
         // SAFETY: the buffers hold as many bytes. They are neither moved nor freed while the library uses them: this function
         // returns when both requests are done, and otherwise the caller keeps them for ever.
         let codes = unsafe {
-            let receive = incoming.as_mut_ptr().cast();
-            let receiving =
-                (self.functions.irecv)(receive, received, self.byte, from_rank, TAG, self.world, &mut receiving);
-            let send = outgoing.as_ptr().cast();
-            [receiving, (self.functions.isend)(send, sent, self.byte, to_rank, TAG, self.world, &mut sending)]
+            let receive = match is_received {
+                true => 0,
+                false => {
+                    let start = incoming.as_mut_ptr().cast();
+                    (self.functions.irecv)(start, received, self.byte, from_rank, TAG, self.world, &mut receiving)
+                }
+            };
+            let send = match is_sent {
+                true => 0,
+                false => {
+                    let start = outgoing.as_ptr().cast();
+                    (self.functions.isend)(start, sent, self.byte, to_rank, TAG, self.world, &mut sending)
+                }
+            };
+            [receive, send]
         };
         for (call, code) in ["MPI_Irecv", "MPI_Isend"].into_iter().zip(codes) {
             if code != 0 {
@@ -239,7 +249,6 @@ impl<H: Handle> Session<H> {
             }
         }
         let start = Instant::now();
-        let (mut is_sent, mut is_received) = (false, false);
         loop {
             is_received = is_received || self.is_done(&mut receiving)?;
             is_sent = is_sent || self.is_done(&mut sending)?;

@@ -35,7 +35,8 @@ fn on_ranks<T: Send>(size: usize, work: impl Fn(Communicator) -> T + Sync) -> Ve
 
 /// The sum of a step on every rank; `steps` are taken, so that buffers are used again.
 fn sums(size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
-    on_ranks(size, |rank| {
+    on_ranks(size, |mut rank| {
+        rank.set_timeout(Duration::from_secs(60));
         let mut gradients = gradients(len);
         let lanes = Lanes::new(&rank, "lanes", lanes).unwrap();
         let mut sums = LaneSums::new(rank, lanes.clone(), &gradients).unwrap();
@@ -117,11 +118,28 @@ fn every_rank_gathers_what_all_have() {
     }
 }
 
+/// Ranks that send and receive different numbers of messages.
 #[test]
-fn messages_longer_than_one_arrive_whole() {
-    let len = 2 * MESSAGE + 5;
-    let all = on_ranks(2, |rank| rank.gather("model", &vec![rank.rank() as u8 + 1; len]).unwrap());
-    assert!(all.iter().all(|all| all[0] == vec![1; len] && all[1] == vec![2; len]));
+fn messages_of_any_length_arrive_whole() {
+    for lens in [&[2 * MESSAGE + 5, 2 * MESSAGE + 5][..], &[3 * MESSAGE, 1, 0], &[1, 0, MESSAGE + 1, 7, 2 * MESSAGE]] {
+        let content = |rank: usize| vec![rank as u8 + 1; lens[rank]];
+        for all in on_ranks(lens.len(), |mut rank| {
+            rank.set_timeout(Duration::from_secs(20));
+            rank.gather("models", &content(rank.rank())).unwrap()
+        }) {
+            assert!((0..lens.len()).all(|rank| all[rank] == content(rank)), "{lens:?}");
+        }
+    }
+}
+
+/// Slices of more than a message, of which ranks send different numbers: rank 2 of 3 has two subtrees.
+#[test]
+fn long_gradients_are_summed_by_any_number_of_ranks() {
+    let len = 5 * MESSAGE / 4;
+    let expected: Vec<u32> = tree(0..4, len).iter().map(|x| x.to_bits()).collect();
+    for size in [2, 3, 4] {
+        assert!(sums(size, 4, len, 1).iter().all(|sum| *sum == expected), "{size} ranks");
+    }
 }
 
 #[test]
@@ -131,9 +149,9 @@ fn a_rank_that_is_late_or_gone_is_named() {
     let message = ranks[0].gather("losses of step 8", &[]).unwrap_err().to_string();
     assert_eq!(
         message,
-        "rank 0, losses of step 8: rank 2 did not answer within 0.02 s; it may be stopped, or its network may be gone"
+        "rank 0, losses of step 8: rank 1 did not answer within 0.02 s; it may be stopped, or its network may be gone"
     );
-    drop(ranks.pop());
+    drop(ranks.remove(1));
     let message = ranks[0].gather("stop", &[]).unwrap_err().to_string();
-    assert_eq!(message, "rank 0, stop: rank 2 has ended; its own message says why");
+    assert_eq!(message, "rank 0, stop: rank 1 has ended; its own message says why");
 }

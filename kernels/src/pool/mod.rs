@@ -89,7 +89,7 @@ impl Cpu {
                 Ok(n @ 1..=MAX_THREADS) => n,
                 _ => return Err(CpuError::Threads(text)),
             },
-            Err(_) if cores() == online_cores() => (cores() / processes.max(1)).max(1),
+            Err(_) if processes > 1 && cores() == online_cores() => (cores() / processes).max(1),
             Err(_) => cores(),
         };
         Self::new(isa, threads)
@@ -230,7 +230,7 @@ fn online_cores() -> usize {
 fn count_of_list(list: &str) -> Option<usize> {
     let count = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(last.parse::<usize>().ok()? + 1 - first.parse::<usize>().ok()?)
+        last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
     };
     list.trim().split(',').map(count).sum()
 }

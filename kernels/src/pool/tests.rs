@@ -389,6 +389,9 @@ fn the_default_number_of_threads_follows_the_affinity_mask() {
 
 #[test]
 fn lists_of_cores_are_counted() {
-    assert_eq!(["0", "0-3,8,10-11\n", "", "a-b"].map(super::count_of_list), [Some(1), Some(7), None, None]);
+    assert_eq!(
+        ["0", "0-3,8,10-11\n", "", "a-b", "3-1"].map(super::count_of_list),
+        [Some(1), Some(7), None, None, None]
+    );
     assert!(super::online_cores() >= 1);
 }

@@ -5,8 +5,8 @@ use crate::train::Worker;
 use engine::Communicator;
 use std::time::Duration;
 
-/// Runs `recipe` on `isas.len()` ranks with one thread each, and stops after `stop_at` steps; the results in the order of
-/// ranks.
+/// Runs each of `recipes` on a rank of its own, of `threads` threads; the last rank is asked to stop after `stop_at` steps.
+/// Results in the order of ranks.
 fn run_ranks(
     world: &World,
     recipes: &[&PretrainRecipe],
@@ -52,6 +52,28 @@ fn any_number_of_ranks_gives_the_files_of_one() {
             }
             assert_same(&alone, &folder, &format!("{ranks} ranks of {threads} threads, {dtype}"));
         }
+    }
+}
+
+/// In the last step of an epoch some ranks have no sequence.
+#[test]
+fn the_end_of_an_epoch_is_that_of_one_process() {
+    let world = world();
+    let recipe = recipe(&[
+        "data.batch={ max_tokens = 512, max_sequences = 16, sequences_per_step = 512, lanes = 8 }",
+        "schedule.steps=4",
+        "schedule.warmup_steps=1",
+    ]);
+    let alone = world.path("alone");
+    let (_, heard) = world.run(&recipe, &alone, StartMode::New, 1, None).unwrap();
+    let sequences: Vec<u64> = heard.steps.iter().map(|step| step.sequences).collect();
+    assert!(sequences.iter().any(|count| *count < 512 * 7 / 8), "no step leaves a rank of 8 without: {sequences:?}");
+    for ranks in [3, 8] {
+        let folder = world.path(&ranks.to_string());
+        for outcome in run_ranks(&world, &vec![&recipe; ranks], &folder, StartMode::New, 1, None) {
+            assert!(matches!(outcome, Ok(Outcome::Finished(_))), "{outcome:?}");
+        }
+        assert_same(&alone, &folder, &format!("{ranks} ranks"));
     }
 }
 
