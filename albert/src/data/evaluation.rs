@@ -76,21 +76,32 @@ impl EvaluationSet {
 
     /// Replaces the contents of `batch` by the next batch; false, and an empty batch, after the last.
     pub fn fill(&mut self, batch: &mut Batch) -> bool {
-        let limits = self.assembler.settings().batch.clone();
         let cursor = |index| Cursor { epoch: 0, index };
         batch.clear();
         batch.start = cursor(self.at);
-        while let Some(&instance) = self.table.get(self.at as usize) {
-            let is_full = batch.tokens() + self.assembler.length(&instance) > limits.max_tokens;
-            if batch.sequences() > 0 && (is_full || batch.sequences() >= limits.max_sequences) {
-                break;
-            }
-            self.assembler.append(&instance, cursor(self.at), batch);
-            self.at += 1;
+        let start = self.at;
+        self.skip();
+        for index in start..self.at {
+            self.assembler.append(&self.table[index as usize], cursor(index), batch);
         }
         batch.next = cursor(self.at);
         batch.ends_step = true;
         batch.sequences() > 0
+    }
+
+    /// Goes past the next batch; false after the last.
+    pub(crate) fn skip(&mut self) -> bool {
+        let limits = &self.assembler.settings().batch;
+        let (mut sequences, mut tokens) = (0, 0);
+        for instance in &self.table[self.at as usize..] {
+            tokens += self.assembler.length(instance);
+            if sequences > 0 && (tokens > limits.max_tokens || sequences >= limits.max_sequences) {
+                break;
+            }
+            sequences += 1;
+        }
+        self.at += sequences as u32;
+        sequences > 0
     }
 
     /// Mean cross-entropy of `unigram` over all masked pieces, and over those shown as `[MASK]`. Rewinds before and after.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use engine::io::{hash64, write_atomically};
-use engine::{EngineError, Gradients, Lanes};
+use engine::{Communicator, EngineError, Gradients, Lanes};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -203,7 +203,7 @@ impl Trainer<Finetuning> {
     /// # Errors
     /// The engine failed.
     pub fn scores(&mut self, features: &[Feature]) -> Result<Vec<Vec<f32>>, FinetuneError> {
-        self.objective.scorer.scores(&mut self.loaded, features)
+        self.objective.scorer.scores(&mut self.loaded, features, &self.communicator)
     }
 
     /// Scores of windows by the current model.
@@ -212,7 +212,7 @@ impl Trainer<Finetuning> {
         &mut self,
         features: &[Feature],
     ) -> Result<Vec<super::loss::WindowScore>, FinetuneError> {
-        self.objective.scorer.window_scores(&mut self.loaded, features)
+        self.objective.scorer.window_scores(&mut self.loaded, features, &self.communicator)
     }
 }
 
@@ -323,11 +323,12 @@ impl RunObjective for Finetuning {
         &mut self,
         loaded: &mut LoadedModel,
         settings: &TrainSettings,
+        communicator: &Communicator,
         progress: &mut ProgressOf<Self>,
         position: Position,
     ) -> Result<Option<Evaluated<DevFigures>>, FinetuneError> {
         let Some(dev) = &self.dev else { return Ok(None) };
-        let (measured, lines) = self.predict(loaded, dev)?;
+        let (measured, lines) = self.predict(loaded, dev, communicator)?;
         let (step, state) = (position.step, &mut progress.objective);
         let since = std::mem::take(&mut state.since);
         let train_loss = since.mean_loss();
@@ -404,7 +405,12 @@ impl RunObjective for Finetuning {
 
 impl Finetuning {
     /// Metrics on the dev set, and its predictions as JSON lines.
-    fn predict(&self, loaded: &mut LoadedModel, dev: &Dev) -> Result<(Measured, String), FinetuneError> {
+    fn predict(
+        &self,
+        loaded: &mut LoadedModel,
+        dev: &Dev,
+        communicator: &Communicator,
+    ) -> Result<(Measured, String), FinetuneError> {
         let (task, Dev { examples, features, truncated }) = (&self.task, dev);
         let mut lines = String::new();
         let mut write = |first: usize, predictions: &[Prediction]| {
@@ -414,7 +420,7 @@ impl Finetuning {
             }
         };
         if let Examples::Questions(questions) = examples {
-            let scores = self.scorer.window_scores(loaded, features)?;
+            let scores = self.scorer.window_scores(loaded, features, communicator)?;
             let predictions = answers(questions, features, &scores, &task.span.decode);
             write(0, &predictions);
             let measured = measure(task, examples, &predictions)?.expect("questions are measured");
@@ -426,7 +432,7 @@ impl Finetuning {
             let part = part_of(rest, task.problem.labels().len());
             rest = &rest[part.len()..];
             let end = rest.first().map_or(examples.len(), |next| next.example);
-            let scores = self.scorer.scores(loaded, part)?;
+            let scores = self.scorer.scores(loaded, part, communicator)?;
             let predictions = predictions(&task.problem, first..end, part, &scores);
             measurer.add(first, &predictions);
             write(first, &predictions);

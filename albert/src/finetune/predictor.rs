@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::profile::Profile;
-use engine::{Device, Workspace};
+use engine::{Communicator, Device, Workspace};
 
 use super::batch::Budget;
 use super::feature::Feature;
@@ -226,14 +226,15 @@ impl Member {
             self.scorer.plan(&mut self.loaded, like)?;
             self.is_planned = true;
         }
+        let alone = Communicator::default();
         if let Examples::Questions(questions) = examples {
-            let scores = self.scorer.window_scores(&mut self.loaded, &list)?;
+            let scores = self.scorer.window_scores(&mut self.loaded, &list, &alone)?;
             for (feature, score) in list.iter().zip(&scores) {
                 check_finite(&score.elements(), 1, &self.loaded.params, |_| name(examples, feature))?;
             }
             return Ok((answers(questions, &list, &scores, &self.task.span.decode), truncated));
         }
-        let scores = self.scorer.scores(&mut self.loaded, &list)?;
+        let scores = self.scorer.scores(&mut self.loaded, &list, &alone)?;
         for (feature, values) in list.iter().zip(&scores) {
             check_finite(values, 1, &self.loaded.params, |_| name(examples, feature))?;
         }

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::Device;
+use engine::Communicator;
 
 use super::tests::{device, made_up, pretrained, problems, recipe, task};
 use super::*;
 use crate::report::read_metrics;
 use crate::tasks::{Label, Problem};
-use crate::train::{EvaluationRecord, NoopObserver, Observer, Outcome, StartMode, Started, StepReport};
+use crate::train::{EvaluationRecord, NoopObserver, Observer, Outcome, StartMode, Started, StepReport, Worker};
 
 /// Observer that records its calls and can set the stop flag after a number of steps.
 #[derive(Default)]
@@ -42,7 +42,7 @@ fn run(
     problem: &Problem,
     folder: &Path,
     mode: StartMode,
-    device: Device,
+    worker: impl Into<Worker>,
     stop_at: Option<u64>,
 ) -> Result<(Outcome<FinetuneSummary>, Listener<'static>), FinetuneError> {
     let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
@@ -50,7 +50,7 @@ fn run(
     let (train, dev) = (made_up(problem, 200, 1), made_up(problem, 60, 2));
     let task = task(problem);
     let sources = FinetuneSources { task: &task, train: &train, dev: Some(&dev) };
-    let outcome = finetune(recipe, &sources, folder, mode, device, stop, &mut listener)?;
+    let outcome = finetune(recipe, &sources, folder, mode, worker, stop, &mut listener)?;
     Ok((outcome, listener))
 }
 
@@ -157,6 +157,35 @@ fn an_interrupted_run_ends_as_one_that_was_not() {
     assert_eq!(timeless(&parts), timeless(&whole));
     for file in ["model.safetensors", "predictions.jsonl", "config.toml"] {
         assert!(std::fs::read(parts.join(file)).unwrap() == std::fs::read(whole.join(file)).unwrap(), "{file}");
+    }
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_files_of_one() {
+    let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
+    let all = problems();
+    for (at, (problem, head)) in
+        [(&all[1], "logits"), (&all[3], "logits"), (&all[5], "logits"), (&all[6], "released")].into_iter().enumerate()
+    {
+        let head = format!("span.head={head:?}");
+        let lanes = ["batch.examples_per_step=8", "batch.lanes=4", "schedule.steps=12", "evaluation.interval=6", &head];
+        let recipe = recipe(pretrained.path(), &lanes);
+        let alone = runs.path().join(format!("{at}-alone"));
+        run(&recipe, problem, &alone, StartMode::New, device(1), None).unwrap();
+        for ranks in [2, 3] {
+            let folder = runs.path().join(format!("{at}-{ranks}"));
+            std::thread::scope(|scope| {
+                for communicator in Communicator::threads(ranks) {
+                    let worker = Worker { device: device(1), communicator };
+                    scope.spawn(|| run(&recipe, problem, &folder, StartMode::New, worker, None).unwrap());
+                }
+            });
+            assert_eq!(timeless(&folder), timeless(&alone), "{problem:?}, {ranks} ranks");
+            for file in ["model.safetensors", "predictions.jsonl", "config.toml"] {
+                let same = std::fs::read(folder.join(file)).unwrap() == std::fs::read(alone.join(file)).unwrap();
+                assert!(same, "{problem:?}, {ranks} ranks: {file}");
+            }
+        }
     }
 }
 

@@ -125,18 +125,19 @@ impl Tally {
     }
 }
 
-/// The sums of a step, without [`Tally::hidden`].
 impl MicroBatchSums for Tally {
-    const VALUES: usize = 8;
+    const VALUES: usize = 10;
 
     fn write(&self, values: &mut Vec<f64>) {
+        values.extend([self.hidden.sum, self.hidden.count as f64]);
         for (mean, correct) in [(self.mlm, self.mlm_correct), (self.sentence, self.sentence_correct)] {
             values.extend([mean.sum, mean.count as f64, correct.correct as f64, correct.count as f64]);
         }
     }
 
     fn add(&mut self, values: &[f64]) {
-        let (mlm, sentence) = values.split_at(4);
+        self.hidden.add(values[0], values[1] as u64);
+        let (mlm, sentence) = values[2..].split_at(4);
         for (mean, proportion, values) in
             [(&mut self.mlm, &mut self.mlm_correct, mlm), (&mut self.sentence, &mut self.sentence_correct, sentence)]
         {

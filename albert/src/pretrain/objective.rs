@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::io::hash64;
-use engine::{EngineError, Gradients, Lanes};
+use engine::{Communicator, EngineError, Gradients, Lanes};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -25,8 +25,8 @@ use crate::model::ForwardOptions;
 use crate::report::{ReportError, write_panels};
 use crate::tokenizer::Tokenizer;
 use crate::train::{
-    About, BatchShape, EVALUATE, Evaluated, EvaluationRecord, Objective, Pass, Position, ProgressOf, RecordOf, Replan,
-    RunObjective, TrainSettings, Trainer, Worker, bits,
+    About, BatchShape, EVALUATE, Evaluated, EvaluationRecord, MicroBatchSums, Objective, Pass, Position, ProgressOf,
+    RecordOf, Replan, RunObjective, TrainSettings, Trainer, Worker, bits,
 };
 
 /// Batches that are made ahead of their use.
@@ -140,29 +140,47 @@ impl HeldOut {
         }
     }
 
-    /// Runs the model over the whole text, without dropout.
+    /// Runs the model over the whole text, without dropout; of R ranks, each runs every R-th batch.
     pub(super) fn tally(
         &mut self,
         loaded: &mut LoadedModel,
         options: &ForwardOptions,
         weights: LossWeights,
+        communicator: &Communicator,
     ) -> Result<Tally, EngineError> {
         let Self { set, batch, .. } = self;
         let mask = set.mask_id();
         let cpu = loaded.workspace.device().processor().clone();
-        let mut tally = Tally::default();
+        let (mut own, mut batches) = (Vec::new(), 0);
         set.rewind();
-        while set.fill(batch) {
+        loop {
+            let is_own = batches % communicator.size() == communicator.rank();
+            let is_more = if is_own { set.fill(batch) } else { set.skip() };
+            if !is_more {
+                break;
+            }
+            batches += 1;
+            if !is_own {
+                continue;
+            }
             let LoadedModel { workspace, model, params } = loaded;
-            let (batch, tally) = (&*batch, &mut tally);
+            let (batch, mut tally) = (&*batch, Tally::default());
             cpu.enter(|| -> Result<(), EngineError> {
                 let tape = workspace.infer(params, Some(EVALUATE));
                 let losses = pretraining_loss(model, &tape, batch, options, weights, Denominators::of(batch))?;
                 tally.add_losses(&losses)?;
                 tally.add_hidden(batch, &losses, mask)
             })?;
+            tally.write(&mut own);
         }
-        Ok(tally)
+        let all = communicator.gather("held-out losses", bytemuck::cast_slice(&own))?;
+        let all: Vec<Vec<f64>> = all.iter().map(|theirs| bytemuck::pod_collect_to_vec(theirs)).collect();
+        let mut sum = Tally::default();
+        for batch in 0..batches {
+            let theirs = &all[batch % all.len()][batch / all.len() * Tally::VALUES..];
+            sum.add(&theirs[..Tally::VALUES]);
+        }
+        Ok(sum)
     }
 }
 
@@ -354,12 +372,13 @@ impl RunObjective for Pretraining {
         &mut self,
         loaded: &mut LoadedModel,
         settings: &TrainSettings,
+        communicator: &Communicator,
         progress: &mut ProgressOf<Self>,
         _position: Position,
     ) -> Result<Option<Evaluated<HeldOutFigures>>, PretrainError> {
         let Some(held_out) = &mut self.held_out else { return Ok(None) };
         let options = settings.compute.options(loaded.workspace.device(), None);
-        let tally = held_out.tally(loaded, &options, self.recipe.weights())?;
+        let tally = held_out.tally(loaded, &options, self.recipe.weights(), communicator)?;
         let figures = HeldOutFigures {
             mlm_loss: tally.mlm.value().unwrap_or(0.0),
             mlm_accuracy: tally.mlm_correct.value().unwrap_or(0.0),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use engine::{Device, Workspace};
+use engine::{Communicator, Device, Workspace};
 
 use super::initial::initial_model;
 use super::objective::{HeldOut, PretrainSources, Pretraining, plan_evaluation};
@@ -59,6 +59,7 @@ pub fn sentence_accuracy(
     let options = recipe.compute.options(&device, None);
     let mut loaded = LoadedModel { workspace: Workspace::new(device), model, params };
     plan_evaluation(&recipe, &mut loaded, &options)?;
-    let correct = held_out.tally(&mut loaded, &options, recipe.weights())?.sentence_correct;
+    let alone = Communicator::default();
+    let correct = held_out.tally(&mut loaded, &options, recipe.weights(), &alone)?.sentence_correct;
     Ok((correct.count > 0).then_some(correct))
 }

@@ -198,7 +198,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
         let _ = (state, report);
     }
 
-    /// Evaluates the model; `None` if [`About::is_evaluated`] is false.
+    /// Evaluates the model, all ranks together; `None` if [`About::is_evaluated`] is false.
     ///
     /// # Errors
     /// The engine failed, or the data cannot be evaluated.
@@ -206,6 +206,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
         &mut self,
         loaded: &mut LoadedModel,
         settings: &TrainSettings,
+        communicator: &Communicator,
         progress: &mut ProgressOf<Self>,
         position: Position,
     ) -> Result<Option<Evaluated<Self::Evaluation>>, Self::Error>;

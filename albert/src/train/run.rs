@@ -18,9 +18,10 @@
 //! costs the steps since the last checkpoint.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::io::write_atomically;
+use engine::io::{hash64, write_atomically};
 use engine::{Communicator, EngineError};
 use serde_json::{Value, json};
 
@@ -168,6 +169,7 @@ impl<O: RunObjective> Run<O> {
             let parameters = trainer.hash()?;
             let start = json!({
                 "version": env!("CARGO_PKG_VERSION"),
+                "program": { std::env::consts::ARCH: program_hash() },
                 "config": trainer.objective.fingerprint(step),
                 "inputs": trainer.objective.about().inputs,
                 "parameters": format!("{parameters:016x}"),
@@ -328,7 +330,7 @@ impl<O: RunObjective> Run<O> {
             expect_same_hash::<O::Error>(&self.communicator, &format!("parameters at step {}", position.step), hash)?;
         }
         let Trainer { objective, loaded, settings, .. } = &mut self.trainer;
-        let evaluated = objective.evaluate(loaded, settings, &mut self.progress, position)?;
+        let evaluated = objective.evaluate(loaded, settings, &self.communicator, &mut self.progress, position)?;
         let Some(Evaluated { figures, is_best, files }) = evaluated else { return Ok(()) };
         self.progress.evaluated = position.step;
         self.progress.worse = if is_best { 0 } else { self.progress.worse + 1 };
@@ -438,7 +440,14 @@ where
     };
     let first = read(0)?;
     for rank in 1..all.len() {
-        if let Some((key, of_first, of_other)) = first_difference(&first, &read(rank)?) {
+        let mut other = read(rank)?;
+        // Programs for two kinds of CPU are two files.
+        if other["program"].get(std::env::consts::ARCH).is_none()
+            != first["program"].get(std::env::consts::ARCH).is_none()
+        {
+            other["program"] = first["program"].clone();
+        }
+        if let Some((key, of_first, of_other)) = first_difference(&first, &other) {
             return Err(SettingError(format!(
                 "rank 0 has `{key}` = {of_first}, rank {rank} has {of_other}; start the same program on all, with the same files"
             ))
@@ -446,6 +455,13 @@ where
         }
     }
     Ok(())
+}
+
+/// Hash of the program's file; 0 where it cannot be read.
+fn program_hash() -> String {
+    static HASH: OnceLock<u64> = OnceLock::new();
+    let hash = || std::env::current_exe().and_then(std::fs::read).map_or(0, |bytes| hash64(&bytes));
+    format!("{:016x}", HASH.get_or_init(hash))
 }
 
 /// Refuses ranks whose `hash` differs: then something computed other bits, and the model would depend on the rank that saves.
