@@ -70,6 +70,8 @@ enum Command {
     Kernels(commands::kernels::Command),
     /// Benchmark kernels and training steps against the peak of this machine
     Bench(Box<commands::bench::Arguments>),
+    /// Time the sum of gradients over the ranks of a launcher, beside the MPI library's own
+    Exchange(commands::exchange::Arguments),
     /// Print the hardware found and the settings that will be used
     Doctor(commands::doctor::Arguments),
 }
@@ -107,6 +109,7 @@ fn run() -> Result<ExitCode> {
         Command::Info(arguments) => commands::info::run(&arguments),
         Command::Kernels(command) => commands::kernels::run(&command),
         Command::Bench(arguments) => commands::bench::run(&arguments),
+        Command::Exchange(arguments) => commands::exchange::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::output::{self, tell};
 use albert::train::Worker;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use engine::{Communicator, Cpu, Device};
 use std::{fs, process::ExitCode};
 
@@ -23,7 +23,7 @@ pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>
     }
 }
 
-/// This rank, which shares the cores with those of the same host.
+/// This rank, which shares cores and GPUs with those of the same host.
 fn worker(device: &str, communicator: &Communicator) -> Result<Worker> {
     if communicator.size() == 1 {
         return Ok(Worker { device: Device::named(device, Cpu::detect()?)?, communicator: communicator.clone() });
@@ -31,8 +31,9 @@ fn worker(device: &str, communicator: &Communicator) -> Result<Worker> {
     let host = "/proc/sys/kernel/hostname";
     let host = fs::read(host).with_context(|| format!("{host} cannot be read"))?;
     let hosts = communicator.gather("host names", &host)?;
-    let here = hosts.iter().filter(|other| **other == host).count();
-    let device = Device::named(device, Cpu::detect_share(here)?)?;
+    let here: Vec<usize> = (0..hosts.len()).filter(|rank| hosts[*rank] == host).collect();
+    let name = gpu_of(device, communicator, &here)?;
+    let device = Device::named(&name, Cpu::detect_share(here.len())?)?;
     if !communicator.is_first() {
         output::mute();
     } else {
@@ -42,4 +43,30 @@ fn worker(device: &str, communicator: &Communicator) -> Result<Worker> {
         tell!("{} ranks on {} host(s), {} thread(s) in rank 0", hosts.len(), names.len(), device.processor().threads());
     }
     Ok(Worker { device, communicator: communicator.clone() })
+}
+
+/// Name of this rank's device: the ranks `here`, on this host, take one GPU each. Where the launcher shows a rank a single GPU,
+/// it is that one.
+fn gpu_of(device: &str, communicator: &Communicator, here: &[usize]) -> Result<String> {
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let is_bound = !visible.is_empty() && !visible.contains(',');
+    let name = match device {
+        "cuda" if !is_bound => {
+            let place = here.iter().filter(|rank| **rank < communicator.rank()).count();
+            format!("cuda:{place}")
+        }
+        _ => device.to_owned(),
+    };
+    let mine = if is_bound { String::new() } else { name.clone() };
+    let all = communicator.gather("names of devices", mine.as_bytes())?;
+    let is_same = |rank: &&usize| **rank != communicator.rank() && all[**rank] == mine.as_bytes();
+    if mine.starts_with("cuda:")
+        && let Some(other) = here.iter().find(is_same)
+    {
+        bail!(
+            "ranks {} and {other} of one host would share {mine}; with --device cuda each takes its own",
+            communicator.rank()
+        );
+    }
+    Ok(name)
 }

@@ -10,6 +10,7 @@ pub(crate) mod deadline;
 pub(crate) mod doctor;
 pub(crate) mod embed;
 pub(crate) mod evaluate;
+pub(crate) mod exchange;
 pub(crate) mod fill_mask;
 pub(crate) mod finetune;
 pub(crate) mod forward;

@@ -81,6 +81,12 @@ impl Lanes {
         Ok(Self { count, own: of_rank(rank, size, count) })
     }
 
+    /// Number of subtrees that the lanes of rank `rank` of `size` make up: the sums that it sends each other rank, unless `size`
+    /// is a power of two.
+    pub fn subtrees_of(rank: usize, size: usize, lanes: usize) -> usize {
+        subtrees(of_rank(rank, size, lanes)).len()
+    }
+
     /// Lanes of this rank.
     pub fn own(&self) -> Range<usize> {
         self.own.clone()

@@ -50,6 +50,12 @@ trait Transport: Debug + Send + Sync {
         timeout: Duration,
     ) -> std::result::Result<(), Failure>;
 
+    /// Sum of `x` over ranks by the library's own order, into `sum`; `None` if there is no such function.
+    fn library_sum(&self, x: &[f32], sum: &mut [f32]) -> Option<std::result::Result<(), Failure>> {
+        let _ = (x, sum);
+        None
+    }
+
     /// Ends all ranks because this one cannot go on; may return.
     fn abort(&self);
 
@@ -229,6 +235,20 @@ impl Communicator {
     /// A rank is gone or late.
     pub fn barrier(&self, what: &str) -> Result<()> {
         self.any(what, false).map(|_| ())
+    }
+
+    /// Sum of `x` over ranks by the library's own all-reduce, into `sum`, for comparison: its bits depend on library and
+    /// ranks, and it waits without a limit. False if the transport has none.
+    ///
+    /// # Errors
+    /// The library returned an error.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn library_sum(&self, x: &[f32], sum: &mut [f32]) -> Result<bool> {
+        assert_eq!(x.len(), sum.len(), "library_sum: the lengths differ");
+        let result = self.transport.library_sum(x, sum);
+        result.transpose().map(|done| done.is_some()).map_err(|failure| self.failed("the library's sum", &failure))
     }
 
     /// Ends all ranks because this one cannot go on; returns if the transport has no way to end them.

@@ -1,12 +1,12 @@
 //! MPI, opened at run time: one program for Open MPI, MPICH and its relatives, and the standard ABI of MPI 5.
 //!
-//! | ABI | file | handles | `MPI_COMM_WORLD`, `MPI_BYTE` | `MPI_THREAD_SERIALIZED` |
+//! | ABI | file | handles | `MPI_COMM_WORLD`, `MPI_BYTE`, `MPI_FLOAT`, `MPI_SUM` | `MPI_THREAD_SERIALIZED` |
 //! |---|---|---|---|--:|
-//! | standard (MPI 5.0, chapter 20) | `libmpi_abi.so.1` | pointers | 0x101, 0x247 | 2048 |
-//! | MPICH | `libmpi.so.12`, Debian: `libmpich.so.12` | `int` | 0x44000000, 0x4c00010d | 2 |
-//! | Open MPI 3 to 5 | `libmpi.so.40` | pointers | `&ompi_mpi_comm_world`, `&ompi_mpi_byte` | 2 |
+//! | standard (MPI 5.0, chapter 20) | `libmpi_abi.so.1` | pointers | 0x101, 0x247, 0x210, 0x21 | 2048 |
+//! | MPICH | `libmpi.so.12`, Debian: `libmpich.so.12` | `int` | 0x44000000, 0x4c00010d, 0x4c00040a, 0x58000003 | 2 |
+//! | Open MPI 3 to 5 | `libmpi.so.40` | pointers | addresses of `ompi_mpi_comm_world`, `_byte`, `_float`, `_op_sum` | 2 |
 //!
-//! Only bytes move, so no other type and no operation is needed. Messages are sent and received without waiting, and tested
+//! Training moves bytes alone; numbers are added by the library for comparison only. Messages are sent and received without waiting, and tested
 //! until they have arrived, so that a rank can give up.
 #![allow(unsafe_code)]
 
@@ -56,11 +56,21 @@ impl Handle for Pointer {
     const NONE: Self = Self(null_mut());
 }
 
+/// Names that the ABI gives the library's objects.
+#[derive(Clone, Copy)]
+struct Handles<H> {
+    world: H,
+    byte: H,
+    float: H,
+    sum: H,
+}
+
 /// Functions of a library with handles H; types as in the MPI standard.
 struct Functions<H> {
     isend: unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int,
     irecv: unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int,
     test: unsafe extern "C" fn(*mut H, *mut c_int, *mut c_void) -> c_int,
+    all_reduce: unsafe extern "C" fn(*const c_void, *mut c_void, c_int, H, H, H) -> c_int,
     abort: unsafe extern "C" fn(H, c_int) -> c_int,
     finalize: unsafe extern "C" fn() -> c_int,
 }
@@ -80,8 +90,7 @@ struct Buffers {
 struct Session<H: Handle> {
     library: String,
     functions: Functions<H>,
-    world: H,
-    byte: H,
+    handles: Handles<H>,
     rank: usize,
     size: usize,
     /// Locked during an exchange: threads call the library one at a time.
@@ -144,12 +153,16 @@ pub(super) fn start(launcher: &Launcher) -> Result<Arc<dyn Transport>> {
     let is_standard = file.rsplit('/').next().is_some_and(|name| name.starts_with("libmpi_abi"));
     let standard = |number: usize| Pointer(std::ptr::without_provenance_mut(number));
     Ok(if is_standard {
-        Arc::new(Session::start(library, file, [standard(0x101), standard(0x247)], 2048, launcher)?)
+        let [world, byte, float, sum] = [0x101, 0x247, 0x210, 0x21].map(standard);
+        Arc::new(Session::start(library, file, Handles { world, byte, float, sum }, 2048, launcher)?)
     } else if let Ok(world) = object(library, &file, "ompi_mpi_comm_world") {
-        let byte = object(library, &file, "ompi_mpi_byte")?;
-        Arc::new(Session::start(library, file, [world, byte], 2, launcher)?)
+        let [byte, float, sum] =
+            ["ompi_mpi_byte", "ompi_mpi_float", "ompi_mpi_op_sum"].map(|name| object(library, &file, name));
+        let handles = Handles { world, byte: byte?, float: float?, sum: sum? };
+        Arc::new(Session::start(library, file, handles, 2, launcher)?)
     } else {
-        Arc::new(Session::<c_int>::start(library, file, [0x4400_0000, 0x4c00_010d], 2, launcher)?)
+        let handles = Handles { world: 0x4400_0000, byte: 0x4c00_010d, float: 0x4c00_040a, sum: 0x5800_0003 };
+        Arc::new(Session::<c_int>::start(library, file, handles, 2, launcher)?)
     })
 }
 
@@ -157,7 +170,7 @@ impl<H: Handle> Session<H> {
     fn start(
         library: &Library,
         file: String,
-        [world, byte]: [H; 2],
+        handles: Handles<H>,
         serialized: c_int,
         launcher: &Launcher,
     ) -> Result<Self> {
@@ -167,6 +180,7 @@ impl<H: Handle> Session<H> {
                 isend: function(library, &file, "MPI_Isend")?,
                 irecv: function(library, &file, "MPI_Irecv")?,
                 test: function(library, &file, "MPI_Test")?,
+                all_reduce: function(library, &file, "MPI_Allreduce")?,
                 abort: function(library, &file, "MPI_Abort")?,
                 finalize: function(library, &file, "MPI_Finalize")?,
             };
@@ -186,13 +200,12 @@ impl<H: Handle> Session<H> {
         // them once it is initialized.
         unsafe {
             checked("MPI_Init_thread", init(null_mut(), null_mut(), serialized, &mut provided))?;
-            checked("MPI_Comm_rank", rank_of(world, &mut rank))?;
-            checked("MPI_Comm_size", size_of(world, &mut size))?;
+            checked("MPI_Comm_rank", rank_of(handles.world, &mut rank))?;
+            checked("MPI_Comm_size", size_of(handles.world, &mut size))?;
         }
         let session = Self {
             functions,
-            world,
-            byte,
+            handles,
             rank: rank as usize,
             size: size as usize,
             buffers: Mutex::default(),
@@ -222,6 +235,7 @@ impl<H: Handle> Session<H> {
         let Buffers { outgoing, incoming, .. } = buffers;
         let [sent, received] = [outgoing.len(), incoming.len()].map(|len| len as c_int);
         let (to_rank, from_rank) = (to as c_int, from as c_int);
+        let Handles { world, byte, .. } = self.handles;
         let (mut sending, mut receiving) = (H::NONE, H::NONE);
         let (mut is_sent, mut is_received) = (sent == 0, received == 0);
         // SAFETY: the buffers hold as many bytes. They are neither moved nor freed while the library uses them: this function
@@ -231,14 +245,14 @@ impl<H: Handle> Session<H> {
                 true => 0,
                 false => {
                     let start = incoming.as_mut_ptr().cast();
-                    (self.functions.irecv)(start, received, self.byte, from_rank, TAG, self.world, &mut receiving)
+                    (self.functions.irecv)(start, received, byte, from_rank, TAG, world, &mut receiving)
                 }
             };
             let send = match is_sent {
                 true => 0,
                 false => {
                     let start = outgoing.as_ptr().cast();
-                    (self.functions.isend)(start, sent, self.byte, to_rank, TAG, self.world, &mut sending)
+                    (self.functions.isend)(start, sent, byte, to_rank, TAG, world, &mut sending)
                 }
             };
             [receive, send]
@@ -306,11 +320,25 @@ impl<H: Handle> Transport for Session<H> {
         result
     }
 
+    fn library_sum(&self, x: &[f32], sum: &mut [f32]) -> Option<Result<(), Failure>> {
+        let Handles { world, float, sum: add, .. } = self.handles;
+        let buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.closed {
+            return None;
+        }
+        let count = c_int::try_from(x.len()).ok()?;
+        // SAFETY: both hold `count` elements, as the caller checked, and the library returns when it is done with them.
+        let code = unsafe {
+            (self.functions.all_reduce)(x.as_ptr().cast(), sum.as_mut_ptr().cast(), count, float, add, world)
+        };
+        Some(if code == 0 { Ok(()) } else { Err(Failure::Library { call: "MPI_Allreduce", code }) })
+    }
+
     fn abort(&self) {
         let is_finished = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).finished;
         if !is_finished {
             // SAFETY: the library is initialized and not finalized.
-            unsafe { (self.functions.abort)(self.world, 1) };
+            unsafe { (self.functions.abort)(self.handles.world, 1) };
         }
     }
 
