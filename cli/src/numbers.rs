@@ -19,6 +19,28 @@ pub(crate) fn whole<const LEAST: u64, T: TryFrom<u64> + FromStr>(text: &str) -> 
     Err(expected())
 }
 
+/// Parses a positive number with an optional suffix K, M, G, T or P, for `value_parser`.
+///
+/// # Errors
+/// What was expected.
+pub(crate) fn with_suffix(text: &str) -> Result<f64, String> {
+    let split = text.len() - text.chars().last().filter(char::is_ascii_alphabetic).map_or(0, char::len_utf8);
+    let (number, suffix) = text.split_at(split);
+    let scale = match suffix {
+        "" => 1.0,
+        "K" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        _ => f64::NAN,
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number * scale > 0.0 && number.is_finite() => Ok(number * scale),
+        _ => Err("expected a positive number, with K, M, G, T or P behind it".to_owned()),
+    }
+}
+
 /// Makes `-5` the value of the option before it, in `command` and all its subcommands, so that the error states the range of
 /// the option. By default clap reads it as an unknown option and suggests `-- -5`, which would be a positional argument.
 pub(crate) fn negative_numbers_are_values(command: Command) -> Command {
@@ -32,7 +54,15 @@ pub(crate) fn negative_numbers_are_values(command: Command) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::whole;
+    use super::{whole, with_suffix};
+
+    #[test]
+    fn a_suffix_scales_a_number() {
+        assert_eq!(["25G", "1.5T", "300", "2e3"].map(with_suffix), [Ok(25e9), Ok(1.5e12), Ok(300.0), Ok(2000.0)]);
+        for text in ["", "G", "-1G", "0", "1g", "nan", "inf", "1 G", "1GB", "é"] {
+            assert!(with_suffix(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_number_is_taken_only_if_it_is_whole_and_large_enough() {

@@ -5,6 +5,7 @@
 //!   sharing does not save; times steps times tokens a batch it is the "normalized cost".
 //! * [`Flops`]: multiplications and additions of the matrix products, attention scores included, the MLM head at
 //!   masked positions only.
+//! * [`Scaled`]: time of a step on several ranks, predicted.
 //! * [`Memory`]: parameters, gradients, optimizer state and activations of one training step.
 //!
 //! Source: Lan et al. 2020, tables 1, 3 and 4; the counts equal those of the released checkpoints. Limits: `Flops`
@@ -14,6 +15,7 @@
 mod flops;
 mod memory;
 mod parameters;
+mod scaling;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,7 @@ pub use flops::{Flops, Workload};
 pub use memory::{Memory, Training};
 use parameters::LISTED;
 pub use parameters::ParameterCounts;
+pub use scaling::{Link, Scaled};
 
 use serde::Serialize;
 

@@ -27,6 +27,25 @@ fn components_equal_the_released_checkpoints() {
     }
 }
 
+/// Figures by hand: base at 4,096 x 512 is 1.20 PFLOP and 47.3 MB of gradients.
+#[test]
+fn the_time_on_several_ranks_is_that_of_the_formula() {
+    let workload = Workload { sequences: 4096, sequence_length: 512, masked_per_sequence: 77 };
+    let link = Link { bytes_per_second: 1.125e9, latency: 20e-6 };
+    let of = |ranks| Scaled::new(&preset("base"), &workload, (64, ranks), 4e14, link);
+    let (one, three, all) = (of(1), of(3), of(64));
+    assert_eq!((one.exchange, one.efficiency), (0.0, 1.0));
+    assert!((one.compute - 3.0).abs() < 0.02, "{one:?}");
+    assert!((all.compute - one.compute / 64.0).abs() < 1e-12);
+    let sent = 2.0 * 63.0 / 64.0 * 4.0 * 11_813_810.0;
+    assert!((all.exchange - (sent / 1.125e9 + 12.0 * 20e-6)).abs() < 1e-9, "{all:?}");
+    assert!((all.efficiency - 0.36).abs() < 0.01, "{all:?}");
+    // 64 lanes on 3 ranks: 21, 21, 22; the second has 21..42, which is 21, 22..24, 24..32, 32..40, 40..42.
+    assert!((three.compute - one.compute * 22.0 / 64.0).abs() < 1e-12);
+    let sent = (5.0 + 1.0) * 2.0 / 3.0 * 4.0 * 11_813_810.0;
+    assert!((three.exchange - (sent / 1.125e9 + 4.0 * 20e-6)).abs() < 1e-9, "{three:?}");
+}
+
 #[test]
 fn totals_equal_the_released_checkpoints_with_every_head() {
     let rows: [(Heads, [u64; 4]); 9] = [

@@ -1,15 +1,21 @@
-//! `albert info`: parameters, FLOPs and memory of a configuration.
+//! `albert info`: parameters, FLOPs and memory of a configuration; time of its pre-training on several ranks.
 
 use crate::{
-    numbers::whole,
+    numbers::{whole, with_suffix},
     output::{results, tell},
 };
 use albert::{
+    checkpoint::Heads,
     config::AlbertConfig,
-    cost::{Recompute, Report, Training, Workload},
+    cost::{
+        Flops, Link, ParameterCounts, RELEASED_STEPS, RELEASED_TOKENS_PER_BATCH, Recompute, Report, Scaled, Training,
+        Workload,
+    },
 };
 use anyhow::{Context, Result};
 use clap::Args;
+use engine::{Cpu, Lanes};
+use measure::cases::{Dtype, Mode, Ready, Step, Work};
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
@@ -28,10 +34,25 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Predict the released pre-training on so many ranks, instead; a list: 1,4,64
+    #[arg(long, value_delimiter = ',', value_parser = whole::<1, usize>, conflicts_with_all = ["json", "batch", "seq"])]
+    ranks: Vec<usize>,
+    /// Bits per second of a rank's network: 10G, 400G; 90 % are taken to be usable
+    #[arg(long, value_name = "BITS", value_parser = with_suffix, default_value = "10G", requires = "ranks")]
+    network: f64,
+    /// Microseconds of a message without content
+    #[arg(long, value_name = "MICROSECONDS", value_parser = with_suffix, default_value = "20", requires = "ranks")]
+    latency: f64,
+    /// FLOP/s that a rank reaches in training: 200G, 1.5T [default: measured on this machine]
+    #[arg(long, value_name = "FLOPS", value_parser = with_suffix, requires = "ranks")]
+    rate: Option<f64>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let config = config(&arguments.model)?;
+    if !arguments.ranks.is_empty() {
+        return predict(arguments, &config);
+    }
     let sequence_length = arguments.seq.unwrap_or(512.min(config.max_position_embeddings));
     let most = config.max_position_embeddings;
     anyhow::ensure!(
@@ -39,9 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         "--seq {sequence_length}: expected 1 to {most}, the positions of the model"
     );
     anyhow::ensure!((1..=1 << 20).contains(&arguments.batch), "--batch {}: expected 1 to 1048576", arguments.batch);
-    // Pre-training masks 15 % of a sequence.
-    let masked_per_sequence = (0.15 * sequence_length as f64).round_ties_even().max(1.0) as usize;
-    let workload = Workload { sequences: arguments.batch, sequence_length, masked_per_sequence };
+    let workload = pre_training(arguments.batch, sequence_length);
     let checkpointing = arguments.checkpointing;
     let report = Report::new(&config, workload, Training { activation_bytes: 4, checkpointing });
     let mut out = results();
@@ -51,6 +70,75 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         print(&mut out, &arguments.model, &report)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sequences of which pre-training masks 15 %.
+fn pre_training(sequences: usize, sequence_length: usize) -> Workload {
+    let masked_per_sequence = (0.15 * sequence_length as f64).round_ties_even().max(1.0) as usize;
+    Workload { sequences, sequence_length, masked_per_sequence }
+}
+
+/// Prints the time of the released pre-training on several ranks.
+fn predict(arguments: &Arguments, config: &AlbertConfig) -> Result<ExitCode> {
+    let length = 512.min(config.max_position_embeddings);
+    let workload = pre_training(RELEASED_TOKENS_PER_BATCH as usize / length, length);
+    let most = arguments.ranks.iter().copied().max().unwrap_or(1);
+    anyhow::ensure!(most <= Lanes::MOST, "--ranks {most}: expected at most {}, one for each lane", Lanes::MOST);
+    let lanes = most.next_power_of_two().max(64);
+    let (rate, source) = match arguments.rate {
+        Some(rate) => (rate, "given".to_owned()),
+        None => measured(arguments, config)?,
+    };
+    let link = Link { bytes_per_second: 0.9 * arguments.network / 8.0, latency: 1e-6 * arguments.latency };
+    let mut out = results();
+    writeln!(
+        out,
+        "{}: {} steps of {} sequences of {length} tokens in {lanes} lanes; {:.2} PFLOP a step, {:.0} MB of gradients",
+        arguments.model,
+        thousands(RELEASED_STEPS),
+        thousands(workload.sequences as u64),
+        3.0 * Flops::forward(config, &workload).total() / 1e15,
+        4e-6 * ParameterCounts::with_heads(config, Heads::PRE_TRAINING) as f64,
+    )?;
+    writeln!(
+        out,
+        "a rank: {:.1} GFLOP/s ({source}); network: {} Gbit/s at 90 %, {} µs a message",
+        rate / 1e9,
+        arguments.network / 1e9,
+        arguments.latency
+    )?;
+    writeln!(out, "{:>6}  {:>12}  {:>12}  {:>10}  {:>10}", "ranks", "step, s", "exchange, s", "efficiency", "days")?;
+    for &ranks in &arguments.ranks {
+        let scaled = Scaled::new(config, &workload, (lanes, ranks), rate, link);
+        writeln!(
+            out,
+            "{ranks:>6}  {:>12.3}  {:>12.4}  {:>8.1} %  {:>10.2}",
+            scaled.seconds(),
+            scaled.exchange,
+            100.0 * scaled.efficiency,
+            scaled.seconds() * RELEASED_STEPS as f64 / 86_400.0
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// FLOP/s of a training step on this machine, and how it was measured.
+fn measured(arguments: &Arguments, config: &AlbertConfig) -> Result<(f64, String)> {
+    let (sequences, length) = (4, 128.min(config.max_position_embeddings));
+    let step = Step {
+        name: arguments.model.clone(),
+        config: config.clone(),
+        lengths: vec![length; sequences],
+        mode: Mode::Train,
+        dtype: Dtype::F32,
+        int8: false,
+        dropout: None,
+        checkpointing: arguments.checkpointing,
+    };
+    let cpu = Cpu::detect()?;
+    let record = Ready::new(&cpu, &Work::Step(step))?.run(3, 0.0);
+    let how = format!("a step of {sequences}x{length} here, {} threads, {:.1} s", cpu.threads(), record.seconds.median);
+    Ok((1e9 * record.gflops, how))
 }
 
 /// Reads the configuration of a preset or a path.
