@@ -1,13 +1,14 @@
 //! Several ranks under the launchers of this machine: the files of one process, and errors that name the rank.
 //!
-//! `mpirun.openmpi` and `mpirun.mpich` are Debian's names. `ALBERT_TEST_MPIEXEC` adds another launcher, with its library on
-//! `LD_LIBRARY_PATH`: that of `pip install mpich`, which has the standard ABI.
+//! `mpirun.openmpi` and `mpirun.mpich` are Debian's names. `ALBERT_TEST_MPIEXEC=PLACE/bin/mpiexec` adds another launcher, with
+//! its library in `PLACE/lib`: that of `pip install mpich`, which has the standard ABI.
 #![cfg(unix)]
 
 use albert_tests::{
     program::{Finished, albert, finish, program},
-    run_folder::{World, assert_same_run},
+    run_folder::{World, assert_same_run, corpus},
 };
+use engine::philox::Stream;
 use std::{
     fs,
     path::Path,
@@ -45,11 +46,24 @@ impl Launcher {
     /// `ranks` processes of `program`, of one thread.
     fn start(&self, ranks: usize, program: &Path, arguments: &[String]) -> Command {
         let mut command = Command::new(&self.command);
+        if let Some(place) = Path::new(&self.command).parent().and_then(Path::parent) {
+            command.env("LD_LIBRARY_PATH", place.join("lib"));
+        }
         command.args(self.arguments).arg("-n").arg(ranks.to_string()).arg(program).args(arguments);
         command.env("ALBERT_THREADS", "1").env_remove("ALBERT_ISA").stdin(Stdio::null());
         // Open MPI refuses root otherwise.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command
+    }
+
+    /// As [`start`](Self::start), but the shell runs `script` for rank `rank`: the program is `$0`, its arguments `$@`. No path
+    /// of a test has spaces.
+    fn start_with(&self, rank: &str, script: &str, ranks: usize, arguments: &[String]) -> Command {
+        let script =
+            format!(r#"case "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" in {rank}) {script} ;; *) exec "$0" "$@" ;; esac"#);
+        let shell = ["-c", &script, program().to_str().expect("a path of UTF-8")].map(str::to_owned);
+        let arguments: Vec<String> = shell.into_iter().chain(arguments.iter().cloned()).collect();
+        self.start(ranks, Path::new("bash"), &arguments)
     }
 
     fn run(&self, ranks: usize, arguments: &[String]) -> Finished {
@@ -78,34 +92,152 @@ fn ranks_under_every_launcher_write_the_files_of_one_process() {
     }
 }
 
-#[test]
-fn a_killed_rank_ends_all_and_fewer_ranks_go_on() {
-    let world = World::new();
-    finish(&mut albert(&arguments(&world, "whole", &["schedule.steps=200"]))).succeeds();
-    for (i, launcher) in launchers().iter().enumerate() {
-        let run = format!("killed-{i}");
-        let more = ["schedule.steps=200"];
-        let mut running = launcher.start(4, program(), &arguments(&world, &run, &more));
-        let mut running = running.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the launcher starts");
-        let started = Instant::now();
-        let checkpoints = world.path(&run).join("checkpoints");
-        while fs::read_dir(&checkpoints).map_or(0, Iterator::count) == 0 {
-            assert!(started.elapsed() < Duration::from_secs(60), "no checkpoint under {}", launcher.command);
-            std::thread::sleep(Duration::from_millis(5));
+/// What happens to a run of several ranks.
+#[derive(Clone, Copy, Debug)]
+enum Disturbance {
+    /// SIGKILL of a rank.
+    Kill,
+    /// SIGSTOP of a rank, which the others wait for until their timeout.
+    Stop,
+    /// SIGTERM to a rank.
+    Ask,
+    /// Ctrl-C at the launcher.
+    Interrupt,
+    /// A disk on which the first rank cannot write a file of 64 KiB.
+    Fill,
+}
+
+/// Seconds that ranks wait for another.
+const TIMEOUT: u64 = 2;
+
+/// Processes of the program that work in `folder`, whatever the launcher's own arguments say.
+fn ranks_in(folder: &str) -> Vec<u32> {
+    let is_rank = |pid: &u32| {
+        let of = |name: &str| format!("/proc/{pid}/{name}");
+        fs::read_link(of("exe")).is_ok_and(|exe| exe == program())
+            && fs::read(of("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(folder))
+    };
+    let all = fs::read_dir("/proc")
+        .expect("/proc can be listed")
+        .filter_map(|entry| entry.ok()?.file_name().to_string_lossy().parse::<u32>().ok());
+    all.filter(is_rank).collect()
+}
+
+fn signal(name: &str, process: u32) {
+    // A process that has just ended is no failure.
+    let sent = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null()).status();
+    sent.expect("kill runs");
+}
+
+/// Starts `launcher` with `ranks` ranks, disturbs them after `pause`, and returns what they said and whether they ended well.
+fn disturbed(
+    launcher: &Launcher,
+    ranks: usize,
+    arguments: &[String],
+    folder: &str,
+    disturbance: Disturbance,
+    (pause, choice): (Duration, usize),
+) -> (bool, String) {
+    let mut command = match disturbance {
+        Disturbance::Fill => {
+            let limit = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
+            launcher.start_with("0", limit, ranks, arguments)
         }
-        let folder = world.text_path(&run);
-        let victims =
-            Command::new("pgrep").args(["-f", &format!("albert pretrain .*{folder}")]).output().expect("pgrep");
-        let victims = String::from_utf8_lossy(&victims.stdout).into_owned();
-        let victim = victims.lines().last().expect("ranks are running").to_owned();
-        Command::new("kill").args(["-9", &victim]).status().expect("kill runs");
-        let ended = running.wait().expect("it can be waited for");
-        assert!(!ended.success(), "{}: the launcher must report the killed rank", launcher.command);
-        launcher.run(2, &arguments(&world, &run, &["schedule.steps=200", "--resume"])).succeeds();
-        assert_same_run(
-            &world.path("whole"),
-            &world.path(&run),
-            &format!("4, then 2 ranks under {}", launcher.command),
+        _ => launcher.start(ranks, program(), arguments),
+    };
+    let said = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    let log = || Stdio::from(said.reopen().expect("it can be opened again"));
+    let mut running = command.stdout(log()).stderr(log()).spawn().expect("the launcher starts");
+    std::thread::sleep(pause);
+    let all = ranks_in(folder);
+    let victim = all.get(choice % all.len().max(1)).copied();
+    match (disturbance, victim) {
+        (Disturbance::Fill, _) | (Disturbance::Kill | Disturbance::Stop | Disturbance::Ask, None) => {}
+        (Disturbance::Kill, Some(victim)) => signal("KILL", victim),
+        (Disturbance::Stop, Some(victim)) => signal("STOP", victim),
+        (Disturbance::Ask, Some(victim)) => signal("TERM", victim),
+        (Disturbance::Interrupt, _) => signal("INT", running.id()),
+    }
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = running.try_wait().expect("it can be waited for") {
+            break status;
+        }
+        let waited = started.elapsed();
+        assert!(waited < Duration::from_secs(60), "{disturbance:?}: still running after {waited:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    // The launcher may leave a stopped process behind.
+    loop {
+        let left = ranks_in(folder);
+        if left.is_empty() {
+            break;
+        }
+        left.into_iter().for_each(|left| signal("KILL", left));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (status.success(), fs::read_to_string(said.path()).expect("output is UTF-8"))
+}
+
+/// A few disturbances of each kind; `ALBERT_RANK_DISTURBANCES=100` makes a campaign (.ci/ranks.sh).
+#[test]
+fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
+    let count = std::env::var("ALBERT_RANK_DISTURBANCES").map_or(6, |text| text.parse().expect("a number"));
+    let world = World::new();
+    let timeout = format!("run.communication_timeout={TIMEOUT}");
+    let more = ["schedule.steps=100", &timeout];
+    finish(&mut albert(&arguments(&world, "whole", &more))).succeeds();
+    for (i, launcher) in launchers().iter().enumerate() {
+        let mut stream = Stream::new(20_261_126, [i as u32, 0, 0]);
+        let mut random = |below: u32| stream.below(below);
+        let started = Instant::now();
+        launcher.run(4, &arguments(&world, &format!("undisturbed-{i}"), &more)).succeeds();
+        let whole = started.elapsed();
+        let (mut runs, mut seen) = (0, [0; 5]);
+        let mut disturbances = 0;
+        while disturbances < count {
+            let run = format!("disturbed-{i}-{runs}");
+            let folder = world.text_path(&run);
+            runs += 1;
+            // Each start goes on where the one before was disturbed, with another number of ranks.
+            loop {
+                let resume: &[&str] = if world.path(&run).join("config.toml").exists() { &["--resume"] } else { &[] };
+                let arguments = arguments(&world, &run, &[&more[..], resume].concat());
+                let ranks = 2 + random(3) as usize;
+                if disturbances >= count || random(4) == 0 {
+                    launcher.run(ranks, &arguments).succeeds();
+                    break;
+                }
+                let kinds =
+                    [Disturbance::Kill, Disturbance::Stop, Disturbance::Ask, Disturbance::Interrupt, Disturbance::Fill];
+                // All kinds at first, then mostly kills.
+                let which = match disturbances {
+                    0..5 => disturbances,
+                    _ => random(10).saturating_sub(5) as usize,
+                };
+                disturbances += 1;
+                let pause = whole.mul_f64(f64::from(random(1000)) / 1000.0);
+                let (ended_well, said) =
+                    disturbed(launcher, ranks, &arguments, &folder, kinds[which], (pause, random(8) as usize));
+                let what =
+                    format!("{:?} of {ranks} ranks after {pause:?} under {}:\n{said}", kinds[which], launcher.command);
+                assert!(!said.contains("panicked"), "{what}");
+                seen[which] += usize::from(!ended_well);
+                match kinds[which] {
+                    _ if ended_well => break,
+                    Disturbance::Stop if said.contains("did not answer") => {
+                        let sentence = format!("did not answer within {TIMEOUT} s");
+                        assert!(said.contains("rank ") && said.contains(&sentence), "{what}");
+                    }
+                    Disturbance::Fill => assert!(said.contains("error: "), "{what}"),
+                    _ => {}
+                }
+            }
+            assert_same_run(&world.path("whole"), &world.path(&run), &format!("{run} under {}", launcher.command));
+        }
+        println!(
+            "{}: {count} disturbances of {runs} runs; cut short by kill {}, stop {}, SIGTERM {}, Ctrl-C {}, full disk {}",
+            launcher.command, seen[0], seen[1], seen[2], seen[3], seen[4]
         );
     }
 }
@@ -123,18 +255,64 @@ fn a_launcher_without_its_library_is_named() {
 }
 
 #[test]
-fn a_rank_without_its_tokenizer_is_named() {
+fn ranks_that_differ_are_refused() {
     let world = World::new();
+    let other_program = world.path("albert");
+    let mut bytes = fs::read(program()).expect("the program can be read");
+    bytes.push(0);
+    fs::write(&other_program, bytes).expect("the folder is writable");
+    let (other_text, other_data) = (world.text_path("other.txt"), world.text_path("other"));
+    fs::write(&other_text, corpus(160)).expect("the folder is writable");
+    let tokenizer = world.text_path("tokenizer.json");
+    finish(&mut albert(&["data", "build", &other_text, "--tokenizer", &tokenizer, "-o", &other_data])).succeeds();
+    let (copy, data) = (other_program.display(), world.text_path("data"));
+    let cases = [
+        (format!("chmod +x {copy}; exec {copy} \"$@\""), "program."),
+        ("exec \"$0\" \"$@\" compute.activations=bf16".to_owned(), "`config.compute.activations`"),
+        ("exec \"$0\" \"$@\" optimizer.learning_rate=0.02".to_owned(), "`config.optimizer.learning_rate`"),
+        (format!("exec \"$0\" $(printf '%s ' \"$@\" | sed 's,{data} ,{other_data} ,')"), "`inputs.data`"),
+        ("exec \"$0\" $(printf '%s ' \"$@\" | sed s,/tokenizer.json,/missing.json,)".to_owned(), "missing.json"),
+        ("exec \"$0\" $(printf '%s ' \"$@\" | sed 's,/data ,/nothing ,')".to_owned(), "nothing"),
+    ];
     for launcher in launchers() {
-        // No path of a test has spaces.
-        let script = r#"case "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" in
-            1) exec "$0" $(printf '%s ' "$@" | sed s,/tokenizer.json,/missing.json,) ;;
-            *) exec "$0" "$@" ;;
-        esac"#;
-        let shell = ["-c", script, program().to_str().expect("a path of UTF-8")].map(str::to_owned);
-        let arguments: Vec<String> = shell.into_iter().chain(arguments(&world, "run", &[])).collect();
-        let finished = finish(&mut launcher.start(2, Path::new("sh"), &arguments));
-        assert_ne!(finished.code, Some(0), "{}", launcher.command);
-        finished.says(&["missing.json"]);
+        for (script, said) in &cases {
+            let finished = finish(&mut launcher.start_with("1", script, 2, &arguments(&world, "run", &[])));
+            assert_ne!(finished.code, Some(0), "{}", launcher.command);
+            finished.says(&["error: ", said]);
+            assert!(!world.path("run").join("metrics.jsonl").exists(), "nothing is written");
+        }
+        let finished = launcher.run(2, &arguments(&world, "run", &["--device", "cuda:0"]));
+        assert_ne!(finished.code, Some(0));
+        finished.says(&["of one host would share cuda:0; with --device cuda each takes its own"]);
+    }
+}
+
+/// CPUs of different instruction sets train one model.
+#[test]
+fn ranks_may_run_different_instruction_sets() {
+    let world = World::new();
+    finish(&mut albert(&arguments(&world, "one", &[]))).succeeds();
+    for (i, launcher) in launchers().iter().enumerate() {
+        let run = format!("mixed-{i}");
+        let narrow = "ALBERT_ISA=scalar exec \"$0\" \"$@\"";
+        finish(&mut launcher.start_with("1", narrow, 3, &arguments(&world, &run, &[]))).succeeds();
+        assert_same_run(&world.path("one"), &world.path(&run), &format!("mixed ranks under {}", launcher.command));
+    }
+}
+
+/// A library that is not the launcher's knows of one process.
+#[test]
+fn a_library_of_another_launcher_is_named() {
+    let world = World::of_text("");
+    let arguments = arguments(&world, "run", &[]);
+    for (command, library) in [("mpirun.openmpi", "libmpich.so.12"), ("mpirun.mpich", "libmpi.so.40")] {
+        let Some(launcher) = launchers().into_iter().find(|launcher| launcher.command == command) else { continue };
+        let finished = finish(launcher.start(2, program(), &arguments).env("ALBERT_MPI", library));
+        if finished.stderr.contains("no MPI library can be opened") {
+            println!("SKIPPED: {library} under {command}: it is not installed");
+            continue;
+        }
+        assert_ne!(finished.code, Some(0));
+        finished.says(&["knows of 1 process(es)", "the launcher belongs to another MPI library"]);
     }
 }
