@@ -4,15 +4,16 @@ use crate::output::{self, tell};
 use albert::train::Worker;
 use anyhow::{Context, Result, bail};
 use engine::{Communicator, Cpu, Device};
-use std::{fs, process::ExitCode};
+use std::{fs, process::ExitCode, thread, time::Duration};
 
 /// Runs `command` on this rank with `device`, and leaves the other ranks: together if it ends well, at once if it fails.
 pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
     let communicator = Communicator::from_environment()?;
     match worker(device, &communicator).and_then(command) {
         Err(error) if communicator.size() > 1 => {
-            // Before the others are ended, and with them perhaps this rank.
+            // Before the others are ended, and with them perhaps this rank. Launchers lose what is printed as they end.
             output::print_error(&error);
+            thread::sleep(Duration::from_millis(300));
             communicator.abort();
             Ok(ExitCode::FAILURE)
         }

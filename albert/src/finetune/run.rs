@@ -21,7 +21,7 @@ pub fn finetune(
     stop: &AtomicBool,
     observer: &mut dyn Observer<Finetuning>,
 ) -> Result<Outcome<FinetuneSummary>, FinetuneError> {
-    let worker = worker.into();
+    let worker = worker.into().with_timeout(&recipe.run);
     let communicator = worker.communicator.clone();
     run(folder, mode, stop, observer, communicator, || Trainer::<Finetuning>::new(recipe, sources, worker))
 }

@@ -27,7 +27,7 @@ pub fn pretrain(
     stop: &AtomicBool,
     observer: &mut dyn Observer<Pretraining>,
 ) -> Result<Outcome<PretrainSummary>, PretrainError> {
-    let worker = worker.into();
+    let worker = worker.into().with_timeout(&recipe.run);
     let communicator = worker.communicator.clone();
     run(folder, mode, stop, observer, communicator, || Trainer::<Pretraining>::new(recipe, sources, worker))
 }

@@ -1,6 +1,7 @@
 //! Interface between the training core and what is trained.
 
 use std::path::Path;
+use std::time::Duration;
 
 use engine::{Communicator, Device, EngineError, Gradients, Tape};
 use serde::Serialize;
@@ -10,7 +11,7 @@ use serde_json::Value;
 use super::overrides::SettingError;
 use super::progress::Progress;
 use super::records::{EvaluationRecord, Figures, Record, StepFigures, StepReport};
-use super::settings::{Replan, TrainSettings};
+use super::settings::{Replan, RunSettings, TrainSettings};
 use crate::checkpoint::CheckpointError;
 use crate::loaded::LoadedModel;
 use crate::model::{ForwardOptions, Model};
@@ -45,6 +46,17 @@ pub struct Worker {
     pub device: Device,
     /// The other ranks.
     pub communicator: Communicator,
+}
+
+impl Worker {
+    /// With the timeout of `settings`, which are checked later.
+    pub(crate) fn with_timeout(mut self, settings: &RunSettings) -> Self {
+        let timeout = settings.communication_timeout.map(Duration::try_from_secs_f64);
+        if let Some(Ok(timeout)) = timeout {
+            self.communicator.set_timeout(timeout);
+        }
+        self
+    }
 }
 
 impl From<Device> for Worker {

@@ -153,8 +153,6 @@ impl<O: RunObjective> Run<O> {
         communicator.barrier("the run's folder")?;
         let state = if mode == StartMode::Resume { checkpoints.newest()? } else { None };
         let mut trainer = build()?;
-        // With the timeout of the recipe.
-        let communicator = trainer.communicator.clone();
         let mut progress = Progress::default();
         if let Some(state) = &state {
             state.expect_config(&trainer.objective.fingerprint(state.header.step))?;

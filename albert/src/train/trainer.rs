@@ -10,7 +10,7 @@
 //! The split into micro-batches changes rounding and dropout alone. Results are the same for any number of threads.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use engine::io::hash64;
 use engine::optim::{Optimizer, clip_global_norm};
@@ -56,15 +56,12 @@ impl<O: Objective> Trainer<O> {
         objective: O,
         settings: TrainSettings,
         (model, params): (Model, ParamStore),
-        Worker { device, mut communicator }: Worker,
+        Worker { device, communicator }: Worker,
         lanes: Lanes,
     ) -> Result<Self, O::Error> {
         let optimizer = settings.optimizer.optimizer(&params)?.on(&device)?;
         settings.schedule.schedule(settings.optimizer.learning_rate, 0)?;
         let (room, data) = objective.room();
-        if let Some(seconds) = settings.run.communication_timeout {
-            communicator.set_timeout(Duration::from_secs_f64(seconds));
-        }
         let gradients = params.gradients(&device)?;
         let mut trainer = Self {
             lanes: LaneSums::new(communicator.clone(), lanes, &gradients)?,

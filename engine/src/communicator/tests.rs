@@ -2,11 +2,12 @@ use super::*;
 use crate::{Cpu, Device, Gradients, Init, Isa, ParamBuilder};
 use kernels::num::philox::Stream;
 
-fn gradients(len: usize) -> Gradients {
+fn gradients(device: &str, len: usize) -> Gradients {
     let mut builder = ParamBuilder::new();
     builder.add("w", [len], Init::Zeros).unwrap();
     let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
-    builder.build(&cpu, 0).unwrap().gradients(&Device::Cpu(cpu)).unwrap()
+    let device = Device::named(device, cpu.clone()).unwrap();
+    builder.build(&cpu, 0).unwrap().gradients(&device).unwrap()
 }
 
 /// Gradient of a lane: sign and magnitude vary, so that every order of additions has bits of its own.
@@ -35,9 +36,13 @@ fn on_ranks<T: Send>(size: usize, work: impl Fn(Communicator) -> T + Sync) -> Ve
 
 /// The sum of a step on every rank; `steps` are taken, so that buffers are used again.
 fn sums(size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
+    sums_on("cpu", size, lanes, len, steps)
+}
+
+fn sums_on(device: &str, size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
     on_ranks(size, |mut rank| {
         rank.set_timeout(Duration::from_secs(60));
-        let mut gradients = gradients(len);
+        let mut gradients = gradients(device, len);
         let lanes = Lanes::new(&rank, "lanes", lanes).unwrap();
         let mut sums = LaneSums::new(rank, lanes.clone(), &gradients).unwrap();
         for _ in 0..steps {
@@ -45,11 +50,15 @@ fn sums(size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
             sums.begin_step();
             for lane in lanes.own() {
                 sums.begin_lane(lane, &mut gradients).unwrap();
-                gradients.all_mut().iter_mut().zip(of_lane(lane, len)).for_each(|(sum, x)| *sum += x);
+                let add = |sum: &mut [f32]| {
+                    sum.iter_mut().zip(of_lane(lane, len)).for_each(|(sum, x)| *sum += x);
+                    Ok(())
+                };
+                gradients.on_host(add).unwrap();
             }
             sums.all_reduce("gradients", &mut gradients).unwrap();
         }
-        gradients.all().iter().map(|x| x.to_bits()).collect()
+        gradients.elements().unwrap().iter().map(|x| x.to_bits()).collect()
     })
 }
 
@@ -70,10 +79,19 @@ fn the_sum_is_that_of_the_tree_for_any_number_of_ranks() {
     assert!(in_order != tree(0..16, 1000), "the data must show the order of additions");
 }
 
+/// Lanes are added on the device, and what ranks exchange on the host.
+#[test]
+fn gradients_on_a_gpu_have_the_same_sum() {
+    let expected: Vec<u32> = tree(0..8, 50).iter().map(|x| x.to_bits()).collect();
+    for size in [1, 2, 3] {
+        assert!(sums_on("cuda-sim", size, 8, 50, 2).iter().all(|sum| *sum == expected), "{size} ranks");
+    }
+}
+
 #[test]
 fn an_interrupted_step_leaves_nothing_behind() {
     let rank = Communicator::default();
-    let mut gradients = gradients(5);
+    let mut gradients = gradients("cpu", 5);
     let lanes = Lanes::new(&rank, "lanes", 4).unwrap();
     let mut sums = LaneSums::new(rank, lanes.clone(), &gradients).unwrap();
     for interrupted in [true, false] {
