@@ -1,4 +1,4 @@
-//! The optimizers against the bandwidth of a copy, measured in the same run on the same threads.
+//! The optimizers, and sums of gradients over lanes, against the bandwidth of a copy, measured in the same run on the same threads.
 //!
 //! ```text
 //! cargo bench -p albert-benches --bench optimizer
@@ -8,6 +8,7 @@
 //! which is the upper bound of a memory-bound kernel.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use engine::{Communicator, Device, Init, LaneSums, Lanes, ParamBuilder};
 use kernels::check::uniform;
 use kernels::optimizer::{self, AdamConfig, Segment, Step};
 use kernels::{Cpu, roofline};
@@ -64,8 +65,29 @@ fn optimizers(c: &mut Criterion, cpu: &Cpu) {
     });
 }
 
+/// What eight lanes cost a step of one rank: seven sums, and as many buffers that begin at zero.
+fn lanes(c: &mut Criterion, cpu: &Cpu) {
+    let mut parameters = ParamBuilder::new();
+    parameters.add("w", [PARAMETERS], Init::Zeros).expect("one tensor");
+    let parameters = parameters.build(cpu, 0).expect("there is memory");
+    let mut gradients = parameters.gradients(&Device::Cpu(cpu.clone())).expect("there is memory");
+    let alone = Communicator::default();
+    let lanes = Lanes::new(&alone, "lanes", 8).expect("a power of two");
+    let mut sums = LaneSums::new(alone, lanes.clone(), &gradients).expect("there is memory");
+    let case = format!("8-f32-P{PARAMETERS}");
+    measure(c, cpu, "lanes", &case, (16 * PARAMETERS, 7 * 16 * PARAMETERS), || {
+        sums.begin_step();
+        for lane in lanes.own() {
+            sums.begin_lane(lane, &mut gradients).expect("on the CPU nothing fails");
+        }
+        sums.all_reduce("gradients", &mut gradients).expect("there is one rank");
+    });
+}
+
 fn all(c: &mut Criterion) {
-    optimizers(c, &Cpu::detect().expect("ALBERT_ISA and ALBERT_THREADS are usable"));
+    let cpu = Cpu::detect().expect("ALBERT_ISA and ALBERT_THREADS are usable");
+    optimizers(c, &cpu);
+    lanes(c, &cpu);
 }
 
 criterion_group! {

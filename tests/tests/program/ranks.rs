@@ -103,7 +103,7 @@ enum Disturbance {
     Ask,
     /// Ctrl-C at the launcher.
     Interrupt,
-    /// A disk on which the first rank cannot write a file of 64 KiB.
+    /// A disk that is full for the first rank: from then on no file of its may exceed 64 KiB.
     Fill,
 }
 
@@ -123,6 +123,13 @@ fn ranks_in(folder: &str) -> Vec<u32> {
     all.filter(is_rank).collect()
 }
 
+/// True for the first rank.
+fn is_first(pid: u32) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|byte| *byte == 0);
+    variables.any(|variable| matches!(variable, b"OMPI_COMM_WORLD_RANK=0" | b"PMI_RANK=0"))
+}
+
 fn signal(name: &str, process: u32) {
     // A process that has just ended is no failure.
     let sent = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null()).status();
@@ -140,8 +147,8 @@ fn disturbed(
 ) -> (bool, String) {
     let mut command = match disturbance {
         Disturbance::Fill => {
-            let limit = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
-            launcher.start_with("0", limit, ranks, arguments)
+            // So that a write beyond the limit fails instead.
+            launcher.start_with("0", "trap '' XFSZ; exec \"$0\" \"$@\"", ranks, arguments)
         }
         _ => launcher.start(ranks, program(), arguments),
     };
@@ -152,7 +159,11 @@ fn disturbed(
     let all = ranks_in(folder);
     let victim = all.get(choice % all.len().max(1)).copied();
     match (disturbance, victim) {
-        (Disturbance::Fill, _) | (Disturbance::Kill | Disturbance::Stop | Disturbance::Ask, None) => {}
+        (Disturbance::Kill | Disturbance::Stop | Disturbance::Ask, None) => {}
+        (Disturbance::Fill, _) => all.into_iter().filter(|pid| is_first(*pid)).for_each(|first| {
+            let limit = ["--pid", &first.to_string(), "--fsize=65536"];
+            Command::new("prlimit").args(limit).stderr(Stdio::null()).status().expect("prlimit runs");
+        }),
         (Disturbance::Kill, Some(victim)) => signal("KILL", victim),
         (Disturbance::Stop, Some(victim)) => signal("STOP", victim),
         (Disturbance::Ask, Some(victim)) => signal("TERM", victim),
@@ -236,7 +247,7 @@ fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
                         let sentence = format!("did not answer within {TIMEOUT} s");
                         assert!(said.contains("rank ") && said.contains(&sentence), "{what}");
                     }
-                    Disturbance::Fill => assert!(said.contains("error: "), "{what}"),
+                    Disturbance::Fill => assert!(said.contains("error: ") && said.contains("File too large"), "{what}"),
                     _ => {}
                 }
             }
