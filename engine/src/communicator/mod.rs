@@ -27,9 +27,6 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 /// Time that a rank waits for another, unless it is set.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Most bytes of one message. Transports copy messages, from and to a cache.
-const MESSAGE: usize = 4 << 20;
-
 /// Moves bytes between ranks.
 trait Transport: Debug + Send + Sync {
     /// Number of this rank, from 0.
@@ -38,11 +35,11 @@ trait Transport: Debug + Send + Sync {
     /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// Sends the bytes `send` to a rank and fills `receive` with what a rank sends, the same or another one; at most
-    /// [`MESSAGE`] bytes each. Nothing is sent or received where a slice is empty.
+    /// Sends the bytes `send` to a rank and fills `receive` with what a rank sends, the same or another one. Nothing is sent or
+    /// received where a slice is empty.
     ///
     /// # Errors
-    /// It takes longer than `timeout`, or a rank is gone.
+    /// Nothing arrives for longer than `timeout`, or a rank is gone.
     fn exchange(
         &self,
         send: (usize, &[u8]),
@@ -134,20 +131,9 @@ impl Communicator {
         self.timeout = timeout;
     }
 
-    /// Sends `send` to a rank and fills `receive` with what a rank sends, messages of any length.
-    fn exchange(&self, what: &str, (to, send): (usize, &[u8]), (from, receive): (usize, &mut [u8])) -> Result<()> {
-        // Each side cuts a message by its length, whatever it sends or receives beside it.
-        let (mut outgoing, mut incoming) = (send.chunks(MESSAGE), receive.chunks_mut(MESSAGE));
-        loop {
-            let (send, receive) = (outgoing.next(), incoming.next());
-            if send.is_none() && receive.is_none() {
-                return Ok(());
-            }
-            let (send, receive) = (send.unwrap_or_default(), receive.unwrap_or_default());
-            self.transport
-                .exchange((to, send), (from, receive), self.timeout)
-                .map_err(|failure| self.failed(what, &failure))?;
-        }
+    /// Sends `send` to a rank and fills `receive` with what a rank sends; `what` names it in errors.
+    fn exchange(&self, what: &str, send: (usize, &[u8]), receive: (usize, &mut [u8])) -> Result<()> {
+        self.transport.exchange(send, receive, self.timeout).map_err(|failure| self.failed(what, &failure))
     }
 
     fn failed(&self, what: &str, failure: &Failure) -> EngineError {

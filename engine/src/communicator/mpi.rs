@@ -6,18 +6,20 @@
 //! | MPICH | `libmpi.so.12`, Debian: `libmpich.so.12` | `int` | 0x44000000, 0x4c00010d, 0x4c00040a, 0x58000003 | 2 |
 //! | Open MPI 3 to 5 | `libmpi.so.40` | pointers | addresses of `ompi_mpi_comm_world`, `_byte`, `_float`, `_op_sum` | 2 |
 //!
-//! Training moves bytes alone; numbers are added by the library for comparison only. Messages are sent and received without waiting, and tested
-//! until they have arrived, so that a rank can give up.
+//! Training moves bytes alone; numbers are added by the library for comparison only. Bytes are cut into messages, which are sent
+//! and received without waiting and tested until they have arrived, so that a rank can give up. Two are under way in each
+//! direction, so that one is copied while the other moves.
 #![allow(unsafe_code)]
 
 use super::environment::Launcher;
-use super::{Failure, MESSAGE, Transport};
+use super::{Failure, Transport};
 use crate::error::{EngineError, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::{
     error::Error,
     ffi::{c_int, c_void},
     fmt,
+    ops::Range,
     ptr::null_mut,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -29,8 +31,12 @@ const EAGER: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_micros(100);
 /// Bytes of a status, more than any ABI's.
 const STATUS: usize = 128;
-/// Tag of all messages: two ranks exchange one message at a time.
+/// Tag of all messages: those of one rank to another arrive in order.
 const TAG: c_int = 1;
+/// Most bytes of a message.
+const MESSAGE: usize = 1 << 20;
+/// Messages under way in each direction.
+const SLOTS: usize = 2;
 
 /// Handle of a library: `c_int`, or [`Pointer`].
 trait Handle: Copy + Send + Sync + 'static {
@@ -75,15 +81,34 @@ struct Functions<H> {
     finalize: unsafe extern "C" fn() -> c_int,
 }
 
-/// Buffers of the messages under way. The library may use them until it has said that they are done.
-#[derive(Default)]
-struct Buffers {
-    outgoing: Vec<u8>,
-    incoming: Vec<u8>,
+/// A message under way. The library may use the buffer until it has said that it is done.
+struct Slot<H> {
+    buffer: Vec<u8>,
+    request: H,
+    /// Bytes of the slice that it sends or receives; `None` if it is idle.
+    part: Option<Range<usize>>,
+}
+
+/// Messages of a process.
+struct Messages<H> {
+    outgoing: [Slot<H>; SLOTS],
+    incoming: [Slot<H>; SLOTS],
     /// True after a message that did not end: nothing can be exchanged any more.
     closed: bool,
     /// True after the end.
     finished: bool,
+}
+
+impl<H: Handle> Messages<H> {
+    fn new() -> Self {
+        let idle = || [(); SLOTS].map(|()| Slot { buffer: Vec::new(), request: H::NONE, part: None });
+        Self { outgoing: idle(), incoming: idle(), closed: false, finished: false }
+    }
+}
+
+/// The part of `len` bytes that follows those before `start`.
+fn next_part(start: usize, len: usize) -> Option<Range<usize>> {
+    (start < len).then(|| start..len.min(start + MESSAGE))
 }
 
 /// An initialized library with handles H.
@@ -94,7 +119,7 @@ struct Session<H: Handle> {
     rank: usize,
     size: usize,
     /// Locked during an exchange: threads call the library one at a time.
-    buffers: Mutex<Buffers>,
+    messages: Mutex<Messages<H>>,
 }
 
 /// The dynamic loader's own words.
@@ -208,7 +233,7 @@ impl<H: Handle> Session<H> {
             handles,
             rank: rank as usize,
             size: size as usize,
-            buffers: Mutex::default(),
+            messages: Mutex::new(Messages::new()),
             library: file,
         };
         if session.size != launcher.size {
@@ -230,46 +255,77 @@ impl<H: Handle> Session<H> {
         if code == 0 { Ok(done != 0) } else { Err(Failure::Library { call: "MPI_Test", code }) }
     }
 
-    /// Starts both messages in `buffers` and waits for them.
-    fn transfer(&self, to: usize, from: usize, buffers: &mut Buffers, timeout: Duration) -> Result<(), Failure> {
-        let Buffers { outgoing, incoming, .. } = buffers;
-        let [sent, received] = [outgoing.len(), incoming.len()].map(|len| len as c_int);
-        let (to_rank, from_rank) = (to as c_int, from as c_int);
+    /// Starts to send `bytes` to a rank. The caller keeps the slot until it is done.
+    fn start_sending(&self, slot: &mut Slot<H>, to: usize, bytes: &[u8]) -> Result<(), Failure> {
+        slot.buffer.clear();
+        slot.buffer.extend_from_slice(bytes);
         let Handles { world, byte, .. } = self.handles;
-        let (mut sending, mut receiving) = (H::NONE, H::NONE);
-        let (mut is_sent, mut is_received) = (sent == 0, received == 0);
-        // SAFETY: the buffers hold as many bytes. They are neither moved nor freed while the library uses them: this function
-        // returns when both requests are done, and otherwise the caller keeps them for ever.
-        let codes = unsafe {
-            let receive = match is_received {
-                true => 0,
-                false => {
-                    let start = incoming.as_mut_ptr().cast();
-                    (self.functions.irecv)(start, received, byte, from_rank, TAG, world, &mut receiving)
-                }
-            };
-            let send = match is_sent {
-                true => 0,
-                false => {
-                    let start = outgoing.as_ptr().cast();
-                    (self.functions.isend)(start, sent, byte, to_rank, TAG, world, &mut sending)
-                }
-            };
-            [receive, send]
-        };
-        for (call, code) in ["MPI_Irecv", "MPI_Isend"].into_iter().zip(codes) {
-            if code != 0 {
-                return Err(Failure::Library { call, code });
-            }
-        }
-        let start = Instant::now();
+        let (start, count) = (slot.buffer.as_ptr().cast(), slot.buffer.len() as c_int);
+        // SAFETY: the buffer holds `count` bytes, and is neither moved, changed nor freed while the library reads it: a slot
+        // is not used before it is done, and its buffer is kept for ever if that never happens.
+        let code = unsafe { (self.functions.isend)(start, count, byte, to as c_int, TAG, world, &mut slot.request) };
+        if code == 0 { Ok(()) } else { Err(Failure::Library { call: "MPI_Isend", code }) }
+    }
+
+    /// Starts to receive `count` bytes from a rank. The caller keeps the slot until it is done.
+    fn start_receiving(&self, slot: &mut Slot<H>, from: usize, count: usize) -> Result<(), Failure> {
+        slot.buffer.resize(count, 0);
+        let Handles { world, byte, .. } = self.handles;
+        let (start, count) = (slot.buffer.as_mut_ptr().cast(), count as c_int);
+        // SAFETY: as in `start_sending`; nothing reads the buffer while the library writes it.
+        let code = unsafe { (self.functions.irecv)(start, count, byte, from as c_int, TAG, world, &mut slot.request) };
+        if code == 0 { Ok(()) } else { Err(Failure::Library { call: "MPI_Irecv", code }) }
+    }
+
+    /// Sends and receives all bytes.
+    fn transfer(
+        &self,
+        (to, send): (usize, &[u8]),
+        (from, receive): (usize, &mut [u8]),
+        messages: &mut Messages<H>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let (mut sending, mut receiving) = (0, 0);
+        let mut moved = Instant::now();
         loop {
-            is_received = is_received || self.is_done(&mut receiving)?;
-            is_sent = is_sent || self.is_done(&mut sending)?;
+            let mut has_moved = false;
+            for slot in &mut messages.incoming {
+                if let Some(part) = slot.part.clone()
+                    && self.is_done(&mut slot.request)?
+                {
+                    receive[part].copy_from_slice(&slot.buffer);
+                    (slot.part, has_moved) = (None, true);
+                }
+                if slot.part.is_none()
+                    && let Some(part) = next_part(receiving, receive.len())
+                {
+                    self.start_receiving(slot, from, part.len())?;
+                    receiving = part.end;
+                    slot.part = Some(part);
+                }
+            }
+            for slot in &mut messages.outgoing {
+                if slot.part.is_some() && self.is_done(&mut slot.request)? {
+                    (slot.part, has_moved) = (None, true);
+                }
+                if slot.part.is_none()
+                    && let Some(part) = next_part(sending, send.len())
+                {
+                    self.start_sending(slot, to, &send[part.clone()])?;
+                    sending = part.end;
+                    slot.part = Some(part);
+                }
+            }
+            let [is_sent, is_received] =
+                [&messages.outgoing, &messages.incoming].map(|slots| slots.iter().all(|slot| slot.part.is_none()));
             if is_sent && is_received {
                 return Ok(());
             }
-            let waited = start.elapsed();
+            if has_moved {
+                moved = Instant::now();
+                continue;
+            }
+            let waited = moved.elapsed();
             if waited > timeout {
                 return Err(Failure::Late { rank: if is_received { to } else { from } });
             }
@@ -299,31 +355,22 @@ impl<H: Handle> Transport for Session<H> {
         (from, receive): (usize, &mut [u8]),
         timeout: Duration,
     ) -> Result<(), Failure> {
-        debug_assert!(send.len() <= MESSAGE && receive.len() <= MESSAGE);
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffers.closed {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        if messages.closed {
             return Err(Failure::Gone { rank: from });
         }
-        buffers.outgoing.clear();
-        buffers.outgoing.extend_from_slice(send);
-        buffers.incoming.resize(receive.len(), 0);
-        let result = self.transfer(to, from, &mut buffers, timeout);
-        match result {
-            Ok(()) => receive.copy_from_slice(&buffers.incoming),
-            Err(_) => {
-                // The library may still read and write them.
-                std::mem::forget(std::mem::take(&mut buffers.outgoing));
-                std::mem::forget(std::mem::take(&mut buffers.incoming));
-                buffers.closed = true;
-            }
+        let result = self.transfer((to, send), (from, receive), &mut messages, timeout);
+        if result.is_err() {
+            // The library may still read and write the buffers.
+            std::mem::forget(std::mem::replace(&mut *messages, Messages { closed: true, ..Messages::new() }));
         }
         result
     }
 
     fn library_sum(&self, x: &[f32], sum: &mut [f32]) -> Option<Result<(), Failure>> {
         let Handles { world, float, sum: add, .. } = self.handles;
-        let buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffers.closed {
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        if messages.closed {
             return None;
         }
         let count = c_int::try_from(x.len()).ok()?;
@@ -335,7 +382,7 @@ impl<H: Handle> Transport for Session<H> {
     }
 
     fn abort(&self) {
-        let is_finished = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).finished;
+        let is_finished = self.messages.lock().unwrap_or_else(PoisonError::into_inner).finished;
         if !is_finished {
             // SAFETY: the library is initialized and not finalized.
             unsafe { (self.functions.abort)(self.handles.world, 1) };
@@ -343,10 +390,10 @@ impl<H: Handle> Transport for Session<H> {
     }
 
     fn finish(&self) {
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         // With a message under way, finalizing would wait for it.
-        if !buffers.closed {
-            (buffers.closed, buffers.finished) = (true, true);
+        if !messages.closed {
+            (messages.closed, messages.finished) = (true, true);
             // SAFETY: the library is initialized and not finalized, and no other call follows.
             unsafe { (self.functions.finalize)() };
         }

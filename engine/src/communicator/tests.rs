@@ -2,6 +2,9 @@ use super::*;
 use crate::{Cpu, Device, Gradients, Init, Isa, ParamBuilder};
 use kernels::num::philox::Stream;
 
+/// Some bytes, more than a transport sends at once.
+const MESSAGE: usize = 4 << 20;
+
 fn gradients(device: &str, len: usize) -> Gradients {
     let mut builder = ParamBuilder::new();
     builder.add("w", [len], Init::Zeros).unwrap();
