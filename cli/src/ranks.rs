@@ -6,6 +6,9 @@ use anyhow::{Context, Result, bail};
 use engine::{Communicator, Cpu, Device};
 use std::{fs, process::ExitCode, thread, time::Duration};
 
+/// Time that a rank waits for the runs of another: more than any takes.
+pub(crate) const LONGEST_RUN: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// Runs `command` on this rank with `device`, and leaves the other ranks: together if it ends well, at once if it fails.
 pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
     let communicator = Communicator::from_environment()?;

@@ -4,6 +4,7 @@ use super::finetune::Watch as FinetuningWatch;
 use super::pretrain::Watch as PretrainingWatch;
 use crate::{
     output::{results, tell},
+    ranks,
     roofline::Profiling,
     signals,
 };
@@ -11,18 +12,18 @@ use albert::{
     ablate::{self, Budget, RunOutcome, Stage, Watcher},
     finetune::Finetuning,
     pretrain::Pretraining,
-    train::Observer,
+    train::{Observer, Worker},
 };
 use anyhow::{Context, Result};
 use clap::Args;
-use engine::{Cpu, Device};
 use std::{fs, io::Write, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Plan in TOML: seeds, shared settings, tasks, sections of rows
     plan: PathBuf,
-    /// Folder for the runs and the table; finished runs are kept, and several processes may share the folder
+    /// Folder for the runs and the table; finished runs are kept, and several processes, or the ranks of a launcher, may share
+    /// the folder
     #[arg(short, long)]
     output: PathBuf,
     /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
@@ -36,13 +37,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = &arguments.plan;
     let plan = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let stop = signals::stop_flag()?;
-    let device = Device::named(&arguments.device, Cpu::detect()?)?;
-    let peak = device.peak();
-    let mut watch = Watch {
-        pretraining: PretrainingWatch::new(peak, arguments.profile),
-        finetuning: FinetuningWatch::new(peak, arguments.profile),
-    };
-    let ended = ablate::ablate(&plan, &arguments.output, &device, &stop, &mut watch)?;
+    // Ranks share the runs as processes that are started one by one do: through the folder.
+    ranks::run(&arguments.device, |Worker { device, mut communicator }| {
+        let peak = device.peak();
+        let mut watch = Watch {
+            pretraining: PretrainingWatch::new(peak, arguments.profile),
+            finetuning: FinetuningWatch::new(peak, arguments.profile),
+        };
+        let ended = ablate::ablate(&plan, &arguments.output, &device, &stop, &mut watch)?;
+        communicator.set_timeout(ranks::LONGEST_RUN);
+        let is_stopped = communicator.any("outcomes of runs", ended == RunOutcome::Stopped)?;
+        let ended = match ended {
+            _ if is_stopped => RunOutcome::Stopped,
+            // They are done now.
+            RunOutcome::Elsewhere(_) if communicator.size() > 1 => RunOutcome::Finished,
+            ended => ended,
+        };
+        finish(arguments, ended)
+    })
+}
+
+/// Prints the table.
+fn finish(arguments: &Arguments, ended: RunOutcome) -> Result<ExitCode> {
     let table = arguments.output.join("table.md");
     let table = fs::read_to_string(&table).with_context(|| format!("{} cannot be read", table.display()))?;
     write!(results(), "{table}")?;
@@ -53,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         RunOutcome::Stopped => {
-            let (path, output) = (path.display(), arguments.output.display());
+            let (path, output) = (arguments.plan.display(), arguments.output.display());
             tell!("stopped and saved; resume with: albert ablate {path} -o {output}");
             Ok(ExitCode::from(signals::INTERRUPTED))
         }

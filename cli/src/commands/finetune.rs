@@ -26,11 +26,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::atomic::AtomicBool,
-    time::Duration,
 };
-
-/// Time that a rank waits for the seeds of another: more than any run takes.
-const LONGEST_RUN: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Named hyperparameters.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -206,7 +202,7 @@ fn run_seeds(
     }
     // Ranks are done at different times.
     let mut communicator = communicator.clone();
-    communicator.set_timeout(LONGEST_RUN);
+    communicator.set_timeout(ranks::LONGEST_RUN);
     let [failed, stopped] = communicator.sum_counts("outcomes of seeds", [failed, stopped].map(u64::from))?;
     if stopped > 0 {
         return Ok(ExitCode::from(signals::INTERRUPTED));

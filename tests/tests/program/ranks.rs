@@ -305,6 +305,42 @@ fn ranks_that_differ_are_refused() {
     }
 }
 
+/// Whole runs: ranks take them one by one.
+#[test]
+fn ranks_share_the_runs_of_an_ablation() {
+    let world = World::with_models();
+    let plan = world.text_path("plan.toml");
+    fs::write(&plan, world.plan("[1, 2, 3]", 3, "")).expect("the world is writable");
+    // The models of all runs.
+    let models = |name: &str| {
+        let mut found: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut open = vec![world.path(name)];
+        while let Some(folder) = open.pop() {
+            for entry in fs::read_dir(&folder).expect("a folder can be listed") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    open.push(path);
+                } else if path.ends_with("model.safetensors") {
+                    let place = path.strip_prefix(world.path(name)).expect("below the folder").display().to_string();
+                    found.push((place, fs::read(&path).expect("a file can be read")));
+                }
+            }
+        }
+        found.sort();
+        found
+    };
+    finish(&mut albert(&["ablate", &plan, "-o", &world.text_path("one")])).succeeds();
+    let expected = models("one");
+    assert!(expected.len() >= 3, "{}", expected.len());
+    for (i, launcher) in launchers().iter().enumerate() {
+        let folder = format!("shared-{i}");
+        let arguments = ["ablate", &plan, "-o", &world.text_path(&folder)].map(str::to_owned);
+        let finished = launcher.run(2, &arguments).succeeds();
+        assert!(finished.stdout.contains('|'), "{}: the table is printed once\n{}", launcher.command, finished.stdout);
+        assert!(models(&folder) == expected, "{}", launcher.command);
+    }
+}
+
 /// CPUs of different instruction sets train one model.
 #[test]
 fn ranks_may_run_different_instruction_sets() {
