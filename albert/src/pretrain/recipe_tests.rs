@@ -34,23 +34,6 @@ fn every_named_recipe_is_valid_and_survives_toml() {
     assert!(PretrainRecipe::named("gigantic", &[]).unwrap_err().to_string().contains("known are tiny, mini"));
 }
 
-/// The rate of LAMB grows with the square root of the batch, the share of the warm-up with the batch.
-#[test]
-fn the_recipe_of_large_batches_sees_as_many_sequences_at_the_scaled_rate() {
-    let [base, large] = ["base", "base-32k"].map(|name| PretrainRecipe::named(name, &[]).unwrap());
-    let sequences = |recipe: &PretrainRecipe| recipe.data.batch.sequences_per_step as u64 * recipe.schedule.steps;
-    assert_eq!(sequences(&base), sequences(&large));
-    let ratio = 32_768.0 / base.data.batch.sequences_per_step as f64;
-    let scaled = base.optimizer.learning_rate * ratio.sqrt();
-    assert!((large.optimizer.learning_rate / scaled - 1.0).abs() < 0.01, "{scaled}");
-    let share = |recipe: &PretrainRecipe| recipe.schedule.warmup_steps as f64 / recipe.schedule.steps as f64;
-    assert_eq!(share(&large), share(&base) * ratio);
-    for NamedRecipe { name, .. } in RECIPES {
-        let lanes = PretrainRecipe::named(name, &[]).unwrap().data.batch.lanes;
-        assert!(lanes >= 16, "{name}: {lanes} lanes");
-    }
-}
-
 #[test]
 fn presets_are_overlaid_and_overrides_come_last() {
     let text =
