@@ -93,7 +93,9 @@ while pgrep -f "^$program .*$place/cut" >/dev/null; do
   [ $((SECONDS - cut)) -lt 20 ] || { echo "error: ranks are alive 20 s after host 3 was cut off" && exit 1; }
   sleep 0.2
 done
-echo "host 3 cut off: the ranks ended after $((SECONDS - cut)) s: $(grep -m 1 "did not answer within 2 s" "$place/log")"
+ended=$((SECONDS - cut))
+sentence=$(grep -m 1 "did not answer within 2 s" "$place/log") || { cat "$place/log" && exit 1; }
+echo "host 3 cut off: the ranks ended after $ended s: $sentence"
 if wait "$running"; then
   echo "error: the run ended well without host 3" && exit 1
 fi

@@ -65,7 +65,7 @@ fn optimizers(c: &mut Criterion, cpu: &Cpu) {
     });
 }
 
-/// What eight lanes cost a step of one rank: seven sums, and as many buffers that begin at zero.
+/// Cost of eight lanes in a step of one rank: seven sums, and as many buffers that begin at zero.
 fn lanes(c: &mut Criterion, cpu: &Cpu) {
     let mut parameters = ParamBuilder::new();
     parameters.add("w", [PARAMETERS], Init::Zeros).expect("one tensor");

@@ -22,7 +22,7 @@ pub(crate) fn whole<const LEAST: u64, T: TryFrom<u64> + FromStr>(text: &str) -> 
 /// Parses a positive number with an optional suffix K, M, G, T or P, for `value_parser`.
 ///
 /// # Errors
-/// What was expected.
+/// A sentence with the expected form.
 pub(crate) fn with_suffix(text: &str) -> Result<f64, String> {
     let split = text.len() - text.chars().last().filter(char::is_ascii_alphabetic).map_or(0, char::len_utf8);
     let (number, suffix) = text.split_at(split);
@@ -36,7 +36,7 @@ pub(crate) fn with_suffix(text: &str) -> Result<f64, String> {
         _ => f64::NAN,
     };
     match number.parse::<f64>() {
-        Ok(number) if number * scale > 0.0 && number.is_finite() => Ok(number * scale),
+        Ok(number) if number * scale > 0.0 && (number * scale).is_finite() => Ok(number * scale),
         _ => Err("expected a positive number, with K, M, G, T or P behind it".to_owned()),
     }
 }
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn a_suffix_scales_a_number() {
         assert_eq!(["25G", "1.5T", "300", "2e3"].map(with_suffix), [Ok(25e9), Ok(1.5e12), Ok(300.0), Ok(2000.0)]);
-        for text in ["", "G", "-1G", "0", "1g", "nan", "inf", "1 G", "1GB", "é"] {
+        for text in ["", "G", "-1G", "0", "1g", "nan", "inf", "1 G", "1GB", "é", "1e308G"] {
             assert!(with_suffix(text).is_err(), "{text}");
         }
     }

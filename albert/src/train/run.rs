@@ -440,9 +440,7 @@ where
     for rank in 1..all.len() {
         let mut other = read(rank)?;
         // Programs for two kinds of CPU are two files.
-        if other["program"].get(std::env::consts::ARCH).is_none()
-            != first["program"].get(std::env::consts::ARCH).is_none()
-        {
+        if architecture(&other) != architecture(&first) {
             other["program"] = first["program"].clone();
         }
         if let Some((key, of_first, of_other)) = first_difference(&first, &other) {
@@ -453,6 +451,11 @@ where
         }
     }
     Ok(())
+}
+
+/// Kind of CPU that the program of a rank with this start is for.
+fn architecture(start: &Value) -> Option<&String> {
+    start["program"].as_object()?.keys().next()
 }
 
 /// Hash of the program's file; 0 where it cannot be read.

@@ -16,7 +16,10 @@
 //!
 //! x + y and y + x have the same bits, so partners agree.
 
-use super::{Communicator, lanes};
+use super::{
+    Communicator,
+    lanes::{self, subtrees_of_rank},
+};
 use crate::error::Result;
 use kernels::{Cpu, elementwise::add_assign};
 use std::{borrow::Cow, ops::Range};
@@ -30,7 +33,7 @@ pub(super) fn room(communicator: &Communicator, lanes: usize, len: usize) -> [us
     if size.is_power_of_two() {
         return [len.div_ceil(2), 0];
     }
-    let counts: Vec<usize> = (0..size).map(|rank| subtrees(rank, size, lanes).len()).collect();
+    let counts: Vec<usize> = (0..size).map(|rank| subtrees_of_rank(rank, size, lanes).len()).collect();
     // The first slice is the longest.
     [counts.iter().sum::<usize>() * slice(len, rank, size).len(), counts[rank] * slice(len, 0, size).len()]
 }
@@ -71,11 +74,6 @@ fn disjoint(x: &mut [f32], read: Range<usize>, written: Range<usize>) -> (&[f32]
     (read, written)
 }
 
-/// Subtrees of the lanes of rank `rank` of `size`.
-fn subtrees(rank: usize, size: usize, lanes: usize) -> Vec<Range<usize>> {
-    lanes::subtrees(lanes::of_rank(rank, size, lanes))
-}
-
 /// Slice of `len` elements that rank `rank` of `size` adds up.
 fn slice(len: usize, rank: usize, size: usize) -> Range<usize> {
     len / size * rank + rank.min(len % size)..len / size * (rank + 1) + (rank + 1).min(len % size)
@@ -94,7 +92,7 @@ pub(super) fn by_slices(
     let (rank, size, len) = (communicator.rank(), communicator.size(), last.len());
     let mine = slice(len, rank, size);
     // Parts of this rank's slice, one after another in the order of lanes: those of each rank together.
-    let counts: Vec<usize> = (0..size).map(|rank| subtrees(rank, size, lanes).len()).collect();
+    let counts: Vec<usize> = (0..size).map(|rank| subtrees_of_rank(rank, size, lanes).len()).collect();
     let start = |rank: usize| counts[..rank].iter().sum::<usize>() * mine.len();
     let gather = |out: &mut [f32], range: Range<usize>, last: &[f32]| {
         let all = parts.iter().map(|part| &part[..]).chain([last]);
@@ -113,7 +111,7 @@ pub(super) fn by_slices(
         communicator.exchange(what, (to, message), (from, bytemuck::cast_slice_mut(incoming)))?;
     }
     if !mine.is_empty() {
-        let ranges = (0..size).flat_map(|rank| subtrees(rank, size, lanes));
+        let ranges = (0..size).flat_map(|rank| subtrees_of_rank(rank, size, lanes));
         let mut sums: Vec<(Range<usize>, &mut [f32])> = ranges.zip(room.chunks_exact_mut(mine.len())).collect();
         while sums.len() > 1 {
             let at = (1..sums.len()).find(|&at| lanes::are_halves(&sums[at - 1].0, &sums[at].0));

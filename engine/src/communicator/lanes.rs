@@ -46,6 +46,11 @@ pub(super) fn subtrees(lanes: Range<usize>) -> Vec<Range<usize>> {
     all
 }
 
+/// The largest subtrees that lie in the lanes of rank `rank` of `size`, from the left.
+pub(super) fn subtrees_of_rank(rank: usize, size: usize, lanes: usize) -> Vec<Range<usize>> {
+    subtrees(of_rank(rank, size, lanes))
+}
+
 /// True if the subtrees are the halves of another.
 pub(super) fn are_halves(left: &Range<usize>, right: &Range<usize>) -> bool {
     left.len() == right.len() && left.end == right.start && left.start.is_multiple_of(2 * left.len())
@@ -84,7 +89,7 @@ impl Lanes {
     /// Number of subtrees that the lanes of rank `rank` of `size` make up: the sums that it sends each other rank, unless `size`
     /// is a power of two.
     pub fn subtrees_of(rank: usize, size: usize, lanes: usize) -> usize {
-        subtrees(of_rank(rank, size, lanes)).len()
+        subtrees_of_rank(rank, size, lanes).len()
     }
 
     /// Lanes of this rank.
