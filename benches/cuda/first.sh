@@ -173,7 +173,7 @@ pretrain() {
   limited "$seconds" "$albert" pretrain base --device "$where" --data "$here/data/shards" \
     --tokenizer "$here/data/tokenizer.json" --output "$work/$name" optimizer.kind=adamw optimizer.learning_rate=0.0002 \
     optimizer.bias_correction=true schedule.kind=smooth run.checkpoint_interval=0 evaluation.interval=0 \
-    data.evaluation.max_sequences=8 data.batch.max_sequences=512 "${tiny[@]}" "$@" >"$work/$name.log" 2>&1
+    data.evaluation.max_sequences=8 data.batch.max_sequences=512 data.batch.lanes=1 "${tiny[@]}" "$@" >"$work/$name.log" 2>&1
 }
 # word STATUS: of a run that did not end well.
 word() {

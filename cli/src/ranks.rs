@@ -2,7 +2,7 @@
 
 use crate::output::{self, tell};
 use albert::train::Worker;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use engine::{Communicator, Cpu, Device};
 use std::{fs, process::ExitCode, thread, time::Duration};
 
@@ -11,7 +11,7 @@ pub(crate) const LONGEST_RUN: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Runs `command` on this rank with `device`, and leaves the other ranks: together if it ends well, at once if it fails.
 pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
-    let communicator = Communicator::from_environment()?;
+    let communicator = Communicator::from_environment(|error| output::print_error(&anyhow!("{error}")))?;
     match worker(device, &communicator).and_then(command) {
         Err(error) if communicator.size() > 1 => {
             // Before the others are ended, and with them perhaps this rank. Launchers lose what is printed as they end.

@@ -246,6 +246,7 @@ impl FinetuneRecipe {
                 checkpoint_interval: None,
                 divergence_margin: 0.0,
                 communication_timeout: None,
+                shard_optimizer: false,
             },
         }
     }

@@ -13,9 +13,10 @@
 //! steps = 125000
 //! ```
 //!
-//! Keys that are left out have the released values (Lan et al. 2020, section 4.1 and the released scripts). Unknown keys are
-//! rejected. Every key can be overridden by `section.key=value`. Two defaults depend on others: `intermediate_size` is
-//! 4 · `hidden_size` where only the latter is given, and `max_sequence_length` is the number of positions, at most 512.
+//! Keys that are left out have the released values (Lan et al. 2020, section 4.1 and the released scripts), except that a step
+//! is one batch. Unknown keys are rejected. Every key can be overridden by `section.key=value`. Two defaults depend on others:
+//! `intermediate_size` is 4 · `hidden_size` where only the latter is given, and `max_sequence_length` is the number of positions,
+//! at most 512.
 
 use std::path::PathBuf;
 
@@ -185,15 +186,17 @@ impl PretrainRecipe {
             let keys: Vec<&str> = path.split('.').collect();
             let own = lookup(&resolved, &keys);
             let is_report = ["evaluation", "run"].contains(&keys[0]) || keys.starts_with(&["data", "evaluation"]);
-            if keys[0] != "model" && !is_report && lookup(given, &keys).is_none() && own != Some(&value) {
+            // Lanes say who may compute a step, not what is learned.
+            let is_lanes = keys == ["data", "batch", "lanes"];
+            if keys[0] != "model" && !is_report && !is_lanes && lookup(given, &keys).is_none() && own != Some(&value) {
                 let own = own.map_or("absent".to_owned(), Value::to_string);
                 unlike.push(format!("{path} = {own} ({preset}: {value})"));
             }
         }
         Ok((!unlike.is_empty()).then(|| {
             format!(
-                "`model.preset = \"{preset}\"` sets the shape of the model only; these settings are the released \
-                 defaults, not those of the recipe `{preset}`: {}; set them, or start from the recipe `{preset}`",
+                "`model.preset = \"{preset}\"` sets the shape of the model only; these settings are the defaults, \
+                 not those of the recipe `{preset}`: {}; set them, or start from the recipe `{preset}`",
                 unlike.join(", ")
             )
         }))
@@ -294,6 +297,7 @@ fn defaults() -> Table {
         checkpoint_interval: Some(5_000),
         divergence_margin: 2.0,
         communication_timeout: None,
+        shard_optimizer: false,
     };
     let sections = [
         ("seed", Value::Integer(12_345)),

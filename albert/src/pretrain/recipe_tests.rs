@@ -35,6 +35,20 @@ fn every_named_recipe_is_valid_and_survives_toml() {
 }
 
 #[test]
+fn released_recipes_have_the_released_batch_and_a_larger_one_as_many_sequences() {
+    for name in ["base", "large", "xlarge", "xxlarge"] {
+        let batch = PretrainRecipe::named(name, &[]).unwrap().data.batch;
+        assert_eq!((batch.sequences_per_step, batch.lanes), (4096, 64), "{name}");
+    }
+    let [released, large] = ["base", "base-32k"].map(|name| PretrainRecipe::named(name, &[]).unwrap());
+    assert_eq!(released.model, large.model);
+    let sequences = |recipe: &PretrainRecipe| recipe.schedule.steps * recipe.data.batch.sequences_per_step as u64;
+    assert_eq!(sequences(&released), sequences(&large));
+    let growth = large.optimizer.learning_rate / released.optimizer.learning_rate;
+    assert!((growth / 8f64.sqrt() - 1.0).abs() < 0.01, "{growth}");
+}
+
+#[test]
 fn presets_are_overlaid_and_overrides_come_last() {
     let text =
         "seed = 3\n[model]\npreset = \"tiny\"\nhidden_size = 128\nsharing = \"none\"\n[optimizer]\nlearning_rate = 0.1";
@@ -132,7 +146,7 @@ fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
     }
     assert!(!said.contains("learning_rate"), "it was given: {said}");
     assert!(!said.contains("evaluation.") && !said.contains("run."), "reports are no training: {said}");
-    // What is given is meant; a named recipe and a run's own have everything; base has the released values.
+    // What is given is meant; a named recipe and a run's own have everything; base has the released values but for the batch.
     let given = [
         "optimizer.kind=lamb",
         "optimizer.learning_rate=0.5",
@@ -143,7 +157,9 @@ fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
         "data.batch={ max_tokens = 512, max_sequences = 4, sequences_per_step = 4 }",
     ];
     assert_eq!(warnings("model.preset = \"tiny\"", &given), [""; 0]);
-    assert_eq!(warnings("model.preset = \"base\"", &[]), [""; 0]);
+    let said = warnings("model.preset = \"base\"", &[]).join("\n");
+    assert!(said.contains("recipe `base`: data.batch.sequences_per_step = 0 (base: 4096); set them"), "{said}");
+    assert_eq!(warnings("model.preset = \"base\"", &["data.batch.sequences_per_step=64"]), [""; 0]);
     assert_eq!(warnings("model.hidden_size = 1536", &[]), [""; 0]);
     for NamedRecipe { name, .. } in RECIPES {
         let recipe = PretrainRecipe::named(name, &[]).unwrap();

@@ -50,7 +50,7 @@ pub struct Worker {
 
 impl Worker {
     /// With the timeout of `settings`, which are checked later.
-    pub(crate) fn with_timeout(mut self, settings: &RunSettings) -> Self {
+    pub(crate) fn with_timeout(self, settings: &RunSettings) -> Self {
         let timeout = settings.communication_timeout.map(Duration::try_from_secs_f64);
         if let Some(Ok(timeout)) = timeout {
             self.communicator.set_timeout(timeout);

@@ -362,6 +362,8 @@ impl<O: RunObjective> Run<O> {
             return Ok(self.checkpoints.path(step));
         }
         self.saved = Some(step);
+        self.trainer.download()?;
+        let moments = self.trainer.moments()?;
         let Some(Files { log, .. }) = &mut self.files else { return Ok(self.checkpoints.path(step)) };
         // Records that the checkpoint counts must be on disk before it.
         log.sync()?;
@@ -375,7 +377,7 @@ impl<O: RunObjective> Run<O> {
             inputs: objective.about().inputs.clone(),
             progress: serde_json::to_value(&self.progress).expect("counters have string keys"),
         };
-        let path = self.trainer.save(&self.checkpoints, &header)?;
+        let path = self.trainer.save(&self.checkpoints, &header, &moments)?;
         observer.saved(step, &path);
         Ok(path)
     }
@@ -397,6 +399,8 @@ impl<O: RunObjective> Run<O> {
             None => self.checkpoints.newest()?.is_some(),
             Some(interval) => interval > 0,
         };
+        // What is in the folder is for the first rank to say.
+        let keeps_state = self.communicator.any("the wish to save", keeps_state && self.files.is_some())?;
         if keeps_state {
             self.save(observer)?;
         }

@@ -1,5 +1,7 @@
 //! Settings that every objective shares: optimizer, schedule, computation, evaluation, reports and checkpoints.
 
+use std::ops::Range;
+
 use engine::optim::{AdamConfig, Decay, Optimizer, ParamOptions, Schedule};
 use engine::param::ParamInfo;
 use engine::{DType, Device, EngineError, ParamStore};
@@ -63,11 +65,11 @@ impl OptimizerSettings {
         expect("optimizer.clip_norm", clip_norm, clip_norm >= 0.0 && clip_norm.is_finite(), "at least 0 (0 is off)")
     }
 
-    /// The optimizer of the parameters of a model; biases and LayerNorms are neither decayed nor adapted.
+    /// The optimizer of the values `own` of the parameters of a model; biases and LayerNorms are neither decayed nor adapted.
     ///
     /// # Errors
     /// A setting is invalid, or there is not enough memory.
-    pub(crate) fn optimizer(&self, params: &ParamStore) -> Result<Optimizer, EngineError> {
+    pub(crate) fn optimizer(&self, params: &ParamStore, own: Range<usize>) -> Result<Optimizer, EngineError> {
         let adam = AdamConfig {
             beta1: self.beta1,
             beta2: self.beta2,
@@ -76,7 +78,7 @@ impl OptimizerSettings {
             bias_correction: self.bias_correction,
         };
         let options = |info: &ParamInfo| ParamOptions { weight_decay: info.is_weight(), trust_ratio: info.is_weight() };
-        Optimizer::new(params, self.kind, adam, options)
+        Optimizer::of_part(params, own, self.kind, adam, options)
     }
 }
 
@@ -281,6 +283,10 @@ pub struct RunSettings {
     /// Seconds that a rank waits for another in one exchange; then it says which one and ends all. By default 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication_timeout: Option<f64>,
+    /// True if each rank updates a part of the parameters and keeps the moments of that part alone; then all get the
+    /// parameters. The bits are the same, and a step exchanges half as many bytes more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shard_optimizer: bool,
 }
 
 impl RunSettings {

@@ -9,11 +9,13 @@
 //! All batches of a step are drawn before the first is run, because the mean over the effective batch needs its counts.
 //! The split into micro-batches changes rounding and dropout alone. Results are the same for any number of threads.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use engine::io::hash64;
-use engine::optim::{Optimizer, clip_global_norm};
+use engine::optim::{Optimizer, clip_global_norm, parts};
 use engine::{Communicator, Cpu, EngineError, Gradients, LaneSums, Lanes, ParamStore, Workspace};
 
 use super::memory::MemoryPlan;
@@ -42,6 +44,8 @@ pub struct Trainer<O: Objective> {
     lanes: LaneSums,
     gradients: Gradients,
     optimizer: Optimizer,
+    /// Values that each rank updates, if they share the optimizer.
+    parts: Option<Vec<Range<usize>>>,
     /// Room for the batches of a step.
     pub(crate) room: Vec<O::Batch>,
     memory: MemoryPlan,
@@ -59,7 +63,10 @@ impl<O: Objective> Trainer<O> {
         Worker { device, communicator }: Worker,
         lanes: Lanes,
     ) -> Result<Self, O::Error> {
-        let optimizer = settings.optimizer.optimizer(&params)?.on(&device)?;
+        let is_shared = settings.run.shard_optimizer && communicator.size() > 1;
+        let parts = is_shared.then(|| parts(&params, communicator.size()));
+        let own = parts.as_ref().map_or(0..params.len(), |parts| parts[communicator.rank()].clone());
+        let optimizer = settings.optimizer.optimizer(&params, own)?.on(&device)?;
         settings.schedule.schedule(settings.optimizer.learning_rate, 0)?;
         let (room, data) = objective.room();
         let gradients = params.gradients(&device)?;
@@ -73,6 +80,7 @@ impl<O: Objective> Trainer<O> {
             objective,
             settings,
             optimizer,
+            parts,
             room,
         };
         trainer.plan()?;
@@ -114,7 +122,8 @@ impl<O: Objective> Trainer<O> {
     pub(crate) fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
         let start = Instant::now();
         let step = self.step();
-        let Self { objective, settings, loaded, cpu, communicator, lanes, gradients, optimizer, room, .. } = self;
+        let Self { objective, settings, loaded, cpu, communicator, lanes, gradients, optimizer, parts, room, .. } =
+            self;
         let LoadedModel { workspace, model, params } = loaded;
         let checkpointing = settings.compute.checkpointing(workspace.device());
         let count = objective.draw(step, room);
@@ -172,6 +181,10 @@ impl<O: Objective> Trainer<O> {
             optimizer.step(params, gradients, report.learning_rate)?;
             Ok(norm)
         })?;
+        if let Some(parts) = parts {
+            params.download()?;
+            communicator.gather_parts(&format!("parameters of step {}", step + 1), parts, params.all_values_mut()?)?;
+        }
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -215,15 +228,30 @@ impl<O: Objective> Trainer<O> {
         self.loaded.params.download()
     }
 
-    /// Writes parameters and moments as the checkpoint of `header`.
+    /// First and second moments of all parameters on the first rank; all ranks call it.
     ///
     /// # Errors
-    /// The file cannot be written, or the device failed.
-    pub(crate) fn save(&mut self, checkpoints: &Checkpoints, header: &StateHeader) -> Result<PathBuf, CheckpointError> {
-        self.download()?;
-        let [first, second] = self.optimizer.moments()?;
+    /// A rank is gone or late, or the device failed.
+    pub(crate) fn moments(&self) -> Result<[Cow<'_, [f32]>; 2], EngineError> {
+        let moments = self.optimizer.moments()?;
+        let Some(parts) = &self.parts else { return Ok(moments) };
+        let [first, second] =
+            moments.map(|moments| self.communicator.collect_parts("moments of the optimizer", parts, &moments));
+        Ok([Cow::Owned(first?), Cow::Owned(second?)])
+    }
+
+    /// Writes the parameters, [downloaded](Self::download), and the [`moments`](Self::moments) as the checkpoint of `header`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn save(
+        &self,
+        checkpoints: &Checkpoints,
+        header: &StateHeader,
+        [first, second]: &[Cow<'_, [f32]>; 2],
+    ) -> Result<PathBuf, CheckpointError> {
         let params = self.params();
-        let groups = [("parameter", params.all_values()), ("first_moment", &first), ("second_moment", &second)];
+        let groups = [("parameter", params.all_values()), ("first_moment", first), ("second_moment", second)];
         let groups = groups.map(|(group, flat)| {
             let tensors = params.ids().map(|id| {
                 let info = params.info(id);
@@ -251,6 +279,7 @@ impl<O: Objective> Trainer<O> {
                 state.read(group, &info.name, &info.shape, &mut flat[info.range.clone()])?;
             }
         }
-        Ok(self.optimizer.restore(state.header.step, [&first, &second])?)
+        let own = self.parts.as_ref().map_or(0..first.len(), |parts| parts[self.communicator.rank()].clone());
+        Ok(self.optimizer.restore(state.header.step, [&first[own.clone()], &second[own]])?)
     }
 }

@@ -38,15 +38,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let plan = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let stop = signals::stop_flag()?;
     // Ranks share the runs as processes that are started one by one do: through the folder.
-    ranks::run(&arguments.device, |Worker { device, mut communicator }| {
+    ranks::run(&arguments.device, |Worker { device, communicator }| {
         let peak = device.peak();
         let mut watch = Watch {
             pretraining: PretrainingWatch::new(peak, arguments.profile),
             finetuning: FinetuningWatch::new(peak, arguments.profile),
         };
         let ended = ablate::ablate(&plan, &arguments.output, &device, &stop, &mut watch)?;
-        communicator.set_timeout(ranks::LONGEST_RUN);
+        let timeout = communicator.set_timeout(ranks::LONGEST_RUN);
         let is_stopped = communicator.any("outcomes of runs", ended == RunOutcome::Stopped)?;
+        communicator.set_timeout(timeout);
         let ended = match ended {
             _ if is_stopped => RunOutcome::Stopped,
             // They are done now.

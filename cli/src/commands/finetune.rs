@@ -201,9 +201,9 @@ fn run_seeds(
         }
     }
     // Ranks are done at different times.
-    let mut communicator = communicator.clone();
-    communicator.set_timeout(ranks::LONGEST_RUN);
+    let timeout = communicator.set_timeout(ranks::LONGEST_RUN);
     let [failed, stopped] = communicator.sum_counts("outcomes of seeds", [failed, stopped].map(u64::from))?;
+    communicator.set_timeout(timeout);
     if stopped > 0 {
         return Ok(ExitCode::from(signals::INTERRUPTED));
     }

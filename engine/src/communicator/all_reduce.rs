@@ -68,9 +68,9 @@ pub(super) fn halving(
     Ok(())
 }
 
-/// Two neighboring ranges of `x`.
+/// Two ranges of `x`.
 fn disjoint(x: &mut [f32], read: Range<usize>, written: Range<usize>) -> (&[f32], &mut [f32]) {
-    let [read, written] = x.get_disjoint_mut([read, written]).expect("halves do not overlap");
+    let [read, written] = x.get_disjoint_mut([read, written]).expect("the slices of two ranks do not overlap");
     (read, written)
 }
 
@@ -123,12 +123,21 @@ pub(super) fn by_slices(
         }
         last[mine].copy_from_slice(sums[0].1);
     }
-    // Every rank passes on the slices that it has, to the next.
+    pass_on(communicator, what, |rank| slice(len, rank, size), last)
+}
+
+/// Completes `x`, of which each rank has its slice: every rank passes on the slices that it has, to the next.
+pub(super) fn pass_on(
+    communicator: &Communicator,
+    what: &str,
+    slice: impl Fn(usize) -> Range<usize>,
+    x: &mut [f32],
+) -> Result<()> {
+    let (rank, size) = (communicator.rank(), communicator.size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     for step in 0..size - 1 {
-        let [have, wanted] =
-            [(rank + size - step) % size, (rank + 2 * size - step - 1) % size].map(|of| slice(len, of, size));
-        let (message, sums) = disjoint(last, have, wanted);
+        let [have, wanted] = [(rank + size - step) % size, (rank + 2 * size - step - 1) % size].map(&slice);
+        let (message, sums) = disjoint(x, have, wanted);
         let message = bytemuck::cast_slice(message);
         communicator.exchange(what, (next, message), (previous, bytemuck::cast_slice_mut(sums)))?;
     }

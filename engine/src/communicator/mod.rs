@@ -18,11 +18,18 @@ mod environment;
 mod lanes;
 mod mpi;
 mod threads;
+mod watchdog;
 
 pub use lanes::{LaneSums, Lanes};
 
 use crate::error::{EngineError, Result};
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    fmt::Debug,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use watchdog::Watchdog;
 
 /// Time that a rank waits for another, unless it is set.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -67,6 +74,8 @@ enum Failure {
     Late { rank: usize },
     /// A rank has ended.
     Gone { rank: usize },
+    /// The library did not return in time.
+    Stuck { call: &'static str },
     /// The library returned an error.
     Library { call: &'static str, code: i32 },
 }
@@ -75,7 +84,10 @@ enum Failure {
 #[derive(Clone, Debug)]
 pub struct Communicator {
     transport: Arc<dyn Transport>,
-    timeout: Duration,
+    /// Shared by all clones.
+    timeout: Arc<Mutex<Duration>>,
+    /// For transports whose calls may not return.
+    watchdog: Option<Arc<Watchdog>>,
 }
 
 impl Default for Communicator {
@@ -87,7 +99,7 @@ impl Default for Communicator {
 
 impl Communicator {
     fn over(transport: Arc<dyn Transport>) -> Self {
-        Self { transport, timeout: TIMEOUT }
+        Self { transport, timeout: Arc::new(Mutex::new(TIMEOUT)), watchdog: None }
     }
 
     /// `size` ranks of this process, each for a thread of its own: for tests, and for machines with several NUMA nodes. A rank
@@ -102,13 +114,21 @@ impl Communicator {
     /// The ranks that a launcher (`mpirun`, `srun`) started, through the MPI library that it belongs to; a process alone if no
     /// launcher did. To be called once, by the main thread.
     ///
+    /// A library may keep this thread, for instance because another process is stopped. After the timeout the process ends
+    /// with exit code 1, by another thread, which calls `report` before.
+    ///
     /// # Errors
     /// A launcher started several processes but there is no MPI library, or it does not know of the others.
-    pub fn from_environment() -> Result<Self> {
-        match environment::Launcher::find(&|name| std::env::var(name).ok())? {
-            Some(launcher) => Ok(Self::over(mpi::start(&launcher)?)),
-            None => Ok(Self::default()),
-        }
+    pub fn from_environment(report: impl Fn(&EngineError) + Send + 'static) -> Result<Self> {
+        let Some(launcher) = environment::Launcher::find(&|name| std::env::var(name).ok())? else {
+            return Ok(Self::default());
+        };
+        let watchdog = Watchdog::start(move |error| {
+            report(error);
+            mpi::leave();
+        });
+        let transport = mpi::start(&launcher, &watchdog)?;
+        Ok(Self { watchdog: Some(watchdog), ..Self::over(transport) })
     }
 
     /// Number of this process, from 0.
@@ -126,23 +146,41 @@ impl Communicator {
         self.rank() == 0
     }
 
-    /// Changes the time that this rank waits for another in one exchange.
-    pub fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
+    /// Changes the time that this rank waits for another in one exchange, in all clones; returns the time before.
+    pub fn set_timeout(&self, timeout: Duration) -> Duration {
+        std::mem::replace(&mut *self.timeout.lock().unwrap_or_else(PoisonError::into_inner), timeout)
+    }
+
+    fn timeout(&self) -> Duration {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends `send` to a rank and fills `receive` with what a rank sends; `what` names it in errors.
     fn exchange(&self, what: &str, send: (usize, &[u8]), receive: (usize, &mut [u8])) -> Result<()> {
-        self.transport.exchange(send, receive, self.timeout).map_err(|failure| self.failed(what, &failure))
+        let late = if receive.1.is_empty() { send.0 } else { receive.0 };
+        self.watched(what, &Failure::Late { rank: late }, || self.transport.exchange(send, receive, self.timeout()))
+            .map_err(|failure| self.failed(what, &failure))
+    }
+
+    /// Runs `work`, which ends as `failure` if the library does not return.
+    fn watched<T>(&self, what: &str, failure: &Failure, work: impl FnOnce() -> T) -> T {
+        match &self.watchdog {
+            Some(watchdog) => watchdog.watch(self.timeout(), self.failed(what, failure), work),
+            None => work(),
+        }
     }
 
     fn failed(&self, what: &str, failure: &Failure) -> EngineError {
         let problem = match failure {
             Failure::Late { rank } => format!(
                 "rank {rank} did not answer within {} s; it may be stopped, or its network may be gone",
-                self.timeout.as_secs_f64()
+                self.timeout().as_secs_f64()
             ),
             Failure::Gone { rank } => format!("rank {rank} has ended; its own message says why"),
+            Failure::Stuck { call } => format!(
+                "{call} did not return within {} s; another rank may be stopped, or its network may be gone",
+                self.timeout().as_secs_f64()
+            ),
             Failure::Library { call, code } => format!("{call} returned {code}"),
         };
         EngineError::Communication { rank: self.rank(), what: what.to_owned(), problem }
@@ -189,6 +227,42 @@ impl Communicator {
             have += count;
         }
         all.rotate_right(lens[..rank].iter().sum());
+        Ok(all)
+    }
+
+    /// Completes `values`, of which each rank has its part: `parts` in the order of ranks. `what` names them in errors.
+    ///
+    /// # Errors
+    /// A rank is gone or late.
+    ///
+    /// # Panics
+    /// If there are not as many parts as ranks, or they overlap or lie outside the values.
+    pub fn gather_parts(&self, what: &str, parts: &[Range<usize>], values: &mut [f32]) -> Result<()> {
+        assert_eq!(parts.len(), self.size(), "gather_parts: a part for each rank");
+        all_reduce::pass_on(self, what, |rank| parts[rank].clone(), values)
+    }
+
+    /// On the first rank, the parts `mine` of all ranks one after another: `parts` of a whole, in the order of ranks. Empty on the
+    /// others. `what` names them in errors.
+    ///
+    /// # Errors
+    /// A rank is gone or late.
+    ///
+    /// # Panics
+    /// If there are not as many parts as ranks, or `mine` is not as long as that of this rank.
+    pub fn collect_parts(&self, what: &str, parts: &[Range<usize>], mine: &[f32]) -> Result<Vec<f32>> {
+        let rank = self.rank();
+        assert_eq!((parts.len(), mine.len()), (self.size(), parts[rank].len()), "collect_parts: the part of this rank");
+        if !self.is_first() {
+            self.exchange(what, (0, bytemuck::cast_slice(mine)), (0, &mut []))?;
+            return Ok(Vec::new());
+        }
+        let mut all = mine.to_vec();
+        for (rank, part) in parts.iter().enumerate().skip(1) {
+            let start = all.len();
+            all.resize(start + part.len(), 0.0);
+            self.exchange(what, (rank, &[]), (rank, bytemuck::cast_slice_mut(&mut all[start..])))?;
+        }
         Ok(all)
     }
 
@@ -239,12 +313,12 @@ impl Communicator {
 
     /// Ends all ranks because this one cannot go on; returns if the transport has no way to end them.
     pub fn abort(&self) {
-        self.transport.abort();
+        self.watched("the end of all ranks", &Failure::Stuck { call: "MPI_Abort" }, || self.transport.abort());
     }
 
     /// Leaves the other ranks after the last exchange; all ranks call it.
     pub fn finish(&self) {
-        self.transport.finish();
+        self.watched("the end", &Failure::Stuck { call: "MPI_Finalize" }, || self.transport.finish());
     }
 }
 

@@ -12,7 +12,8 @@
 #![allow(unsafe_code)]
 
 use super::environment::Launcher;
-use super::{Failure, Transport};
+use super::watchdog::Watchdog;
+use super::{Failure, TIMEOUT, Transport};
 use crate::error::{EngineError, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::{
@@ -120,6 +121,7 @@ struct Session<H: Handle> {
     size: usize,
     /// Locked during an exchange: threads call the library one at a time.
     messages: Mutex<Messages<H>>,
+    watchdog: Arc<Watchdog>,
 }
 
 /// The dynamic loader's own words.
@@ -145,8 +147,14 @@ fn object(library: &Library, file: &str, name: &str) -> Result<Pointer> {
     Ok(Pointer(symbol.into_raw().cast()))
 }
 
+/// Ends this process from a thread beside the one that the library keeps.
+pub(super) fn leave() {
+    // SAFETY: it ends the process without handlers of the library, which might wait for that thread, and returns to nobody.
+    unsafe { libc::_exit(1) }
+}
+
 /// Ranks of the library of `launcher`, or of that in the variable `ALBERT_MPI`, which is opened and initialized.
-pub(super) fn start(launcher: &Launcher) -> Result<Arc<dyn Transport>> {
+pub(super) fn start(launcher: &Launcher, watchdog: &Arc<Watchdog>) -> Result<Arc<dyn Transport>> {
     let named = std::env::var("ALBERT_MPI").ok();
     let files: Vec<&str> = match &named {
         Some(file) => vec![file],
@@ -179,15 +187,15 @@ pub(super) fn start(launcher: &Launcher) -> Result<Arc<dyn Transport>> {
     let standard = |number: usize| Pointer(std::ptr::without_provenance_mut(number));
     Ok(if is_standard {
         let [world, byte, float, sum] = [0x101, 0x247, 0x210, 0x21].map(standard);
-        Arc::new(Session::start(library, file, Handles { world, byte, float, sum }, 2048, launcher)?)
+        Arc::new(Session::start(library, file, Handles { world, byte, float, sum }, 2048, launcher, watchdog)?)
     } else if let Ok(world) = object(library, &file, "ompi_mpi_comm_world") {
         let [byte, float, sum] =
             ["ompi_mpi_byte", "ompi_mpi_float", "ompi_mpi_op_sum"].map(|name| object(library, &file, name));
         let handles = Handles { world, byte: byte?, float: float?, sum: sum? };
-        Arc::new(Session::start(library, file, handles, 2, launcher)?)
+        Arc::new(Session::start(library, file, handles, 2, launcher, watchdog)?)
     } else {
         let handles = Handles { world: 0x4400_0000, byte: 0x4c00_010d, float: 0x4c00_040a, sum: 0x5800_0003 };
-        Arc::new(Session::<c_int>::start(library, file, handles, 2, launcher)?)
+        Arc::new(Session::<c_int>::start(library, file, handles, 2, launcher, watchdog)?)
     })
 }
 
@@ -198,6 +206,7 @@ impl<H: Handle> Session<H> {
         handles: Handles<H>,
         serialized: c_int,
         launcher: &Launcher,
+        watchdog: &Arc<Watchdog>,
     ) -> Result<Self> {
         // SAFETY: the types are those of the MPI standard, with the handles of this ABI.
         let (functions, init, rank_of, size_of) = unsafe {
@@ -221,19 +230,25 @@ impl<H: Handle> Session<H> {
             0 => Ok(()),
             code => Err(EngineError::Launch(format!("{file}: {call} returned {code}"))),
         };
-        // SAFETY: null for the arguments is allowed since MPI 2; the numbers outlive the calls, and the library is asked for
-        // them once it is initialized.
-        unsafe {
-            checked("MPI_Init_thread", init(null_mut(), null_mut(), serialized, &mut provided))?;
-            checked("MPI_Comm_rank", rank_of(handles.world, &mut rank))?;
-            checked("MPI_Comm_size", size_of(handles.world, &mut size))?;
-        }
+        let late =
+            format!("{file}: MPI_Init_thread did not return within {} s; is every rank running?", TIMEOUT.as_secs());
+        let start = || {
+            // SAFETY: null for the arguments is allowed since MPI 2; the numbers outlive the calls, and the library is asked
+            // for them once it is initialized.
+            unsafe {
+                checked("MPI_Init_thread", init(null_mut(), null_mut(), serialized, &mut provided))?;
+                checked("MPI_Comm_rank", rank_of(handles.world, &mut rank))?;
+                checked("MPI_Comm_size", size_of(handles.world, &mut size))
+            }
+        };
+        watchdog.watch(TIMEOUT, EngineError::Launch(late), start)?;
         let session = Self {
             functions,
             handles,
             rank: rank as usize,
             size: size as usize,
             messages: Mutex::new(Messages::new()),
+            watchdog: Arc::clone(watchdog),
             library: file,
         };
         if session.size != launcher.size {
@@ -288,6 +303,7 @@ impl<H: Handle> Session<H> {
         let (mut sending, mut receiving) = (0, 0);
         let mut moved = Instant::now();
         loop {
+            self.watchdog.returned();
             let mut has_moved = false;
             for slot in &mut messages.incoming {
                 if let Some(part) = slot.part.clone()

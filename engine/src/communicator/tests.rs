@@ -43,7 +43,7 @@ fn sums(size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
 }
 
 fn sums_on(device: &str, size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
-    on_ranks(size, |mut rank| {
+    on_ranks(size, |rank| {
         rank.set_timeout(Duration::from_secs(60));
         let mut gradients = gradients(device, len);
         let lanes = Lanes::new(&rank, "lanes", lanes).unwrap();
@@ -139,12 +139,32 @@ fn every_rank_gathers_what_all_have() {
     }
 }
 
+#[test]
+fn parts_of_any_length_make_the_whole() {
+    for parts in [vec![0..7], vec![0..3, 3..3, 3..MESSAGE], vec![0..0, 0..MESSAGE + 5, MESSAGE + 5..MESSAGE + 6]] {
+        let whole: Vec<f32> = (0..parts.last().unwrap().end).map(|i| i as f32).collect();
+        for (rank, (completed, collected)) in on_ranks(parts.len(), |rank| {
+            let own = parts[rank.rank()].clone();
+            let mut values = vec![-1.0; whole.len()];
+            values[own.clone()].copy_from_slice(&whole[own.clone()]);
+            rank.gather_parts("parameters", &parts, &mut values).unwrap();
+            (values, rank.collect_parts("moments", &parts, &whole[own]).unwrap())
+        })
+        .into_iter()
+        .enumerate()
+        {
+            assert!(completed == whole, "{parts:?}");
+            assert!(collected == if rank == 0 { whole.clone() } else { Vec::new() }, "{parts:?}");
+        }
+    }
+}
+
 /// Ranks that send and receive different numbers of messages.
 #[test]
 fn messages_of_any_length_arrive_whole() {
     for lens in [&[2 * MESSAGE + 5, 2 * MESSAGE + 5][..], &[3 * MESSAGE, 1, 0], &[1, 0, MESSAGE + 1, 7, 2 * MESSAGE]] {
         let content = |rank: usize| vec![rank as u8 + 1; lens[rank]];
-        for all in on_ranks(lens.len(), |mut rank| {
+        for all in on_ranks(lens.len(), |rank| {
             rank.set_timeout(Duration::from_secs(20));
             rank.gather("models", &content(rank.rank())).unwrap()
         }) {

@@ -27,7 +27,7 @@ use kernels::{
     },
 };
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 /// The optimizers. In recipes: `lamb`, `adamw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +56,10 @@ pub struct ParamOptions {
 pub struct Optimizer {
     kind: OptimizerKind,
     adam: AdamConfig,
+    /// Values that it updates, and how many parameters have in all.
+    own: Range<usize>,
+    len: usize,
+    /// Ranges from the start of `own`, as the moments.
     segments: Vec<Segment>,
     m: Tensor,
     v: Tensor,
@@ -110,6 +114,23 @@ impl Optimizer {
         adam: AdamConfig,
         options: impl Fn(&ParamInfo) -> ParamOptions,
     ) -> Result<Self> {
+        Self::of_part(params, 0..params.len(), kind, adam, options)
+    }
+
+    /// [`Optimizer::new`] for the values `own` of `params`, with their moments alone; see [`parts`].
+    ///
+    /// # Errors
+    /// As [`Optimizer::new`].
+    ///
+    /// # Panics
+    /// If `own` cuts a parameter.
+    pub fn of_part(
+        params: &ParamStore,
+        own: Range<usize>,
+        kind: OptimizerKind,
+        adam: AdamConfig,
+        options: impl Fn(&ParamInfo) -> ParamOptions,
+    ) -> Result<Self> {
         let bounds = [
             ("beta1", adam.beta1, 1.0),
             ("beta2", adam.beta2, 1.0),
@@ -124,15 +145,19 @@ impl Optimizer {
         }
         let segments: Vec<Segment> = params
             .ids()
-            .map(|id| {
-                let info = params.info(id);
+            .map(|id| params.info(id))
+            .filter(|info| info.range.start < own.end && own.start < info.range.end)
+            .map(|info| {
                 let ParamOptions { weight_decay: decay, trust_ratio: adapt } = options(info);
-                Segment { range: info.range.clone(), decay, adapt }
+                let Range { start, end } = info.range;
+                assert!(own.start <= start && end <= own.end, "optimizer: {own:?} cuts {}, {start}..{end}", info.name);
+                Segment { range: start - own.start..end - own.start, decay, adapt }
             })
             .collect();
-        let moments = || Tensor::new(&Arena::default(), [params.len()], DType::F32);
+        let moments = || Tensor::new(&Arena::default(), [own.len()], DType::F32);
         let scratch = vec![0.0; if kind == OptimizerKind::Lamb { kernel::lamb_scratch_len(&segments) } else { 0 }];
-        Ok(Self { kind, adam, segments, m: moments()?, v: moments()?, scratch, step: 0, on_gpu: None })
+        let (m, v, len) = (moments()?, moments()?, params.len());
+        Ok(Self { kind, adam, own, len, segments, m, v, scratch, step: 0, on_gpu: None })
     }
 
     /// Moves the moments to `device`, where the gradients are.
@@ -153,24 +178,24 @@ impl Optimizer {
     /// # Errors
     /// The parameters are in use (see [`ParamStore::all_values_mut`]) or are not those that the optimizer was made for.
     pub fn step(&mut self, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
-        if params.len() != self.m.len() || gradients.len() != self.m.len() {
-            let (own, given, gradient) = (self.m.len(), params.len(), gradients.len());
-            let problem = format!("made for {own} values, given {given} and {gradient} gradients");
+        if [params.len(), gradients.len()] != [self.len; 2] {
+            let (len, given, gradient) = (self.len, params.len(), gradients.len());
+            let problem = format!("made for {len} values, given {given} and {gradient} gradients");
             return Err(EngineError::shape("optimizer", problem));
         }
         let cpu = match gradients.device() {
             Device::Cpu(cpu) => cpu,
             Device::Cuda(gpu) => return self.step_on(gpu, params, gradients, rate),
         };
-        let values = params.all_values_mut()?;
+        let (values, gradients) = (&mut params.all_values_mut()?[self.own.clone()], &gradients.all()[self.own.clone()]);
         self.step += 1;
         let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale: 1.0 };
         let (m, v, segments) = (self.m.slice_mut(), self.v.slice_mut(), &self.segments);
         match self.kind {
             OptimizerKind::Lamb => {
-                kernel::lamb(cpu, &self.adam, &step, segments, values, gradients.all(), m, v, &mut self.scratch)
+                kernel::lamb(cpu, &self.adam, &step, segments, values, gradients, m, v, &mut self.scratch)
             }
-            OptimizerKind::AdamW => kernel::adamw(cpu, &self.adam, &step, segments, values, gradients.all(), m, v),
+            OptimizerKind::AdamW => kernel::adamw(cpu, &self.adam, &step, segments, values, gradients, m, v),
         }
         Ok(())
     }
@@ -179,7 +204,12 @@ impl Optimizer {
     fn step_on(&mut self, gpu: &Gpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
         let number = self.step + 1;
         let step = Step { number, learning_rate: rate as f32, gradient_scale: 1.0 };
-        let Self { kind, adam, segments, m, v, on_gpu, .. } = self;
+        if self.segments.is_empty() {
+            self.step = number;
+            return Ok(());
+        }
+        let Self { kind, adam, own, segments, m, v, on_gpu, .. } = self;
+        let skipped = own.start * DType::F32.bytes();
         let on_gpu = match on_gpu {
             Some(on_gpu) => on_gpu,
             None => on_gpu.insert(OnGpu::new(gpu, segments)?),
@@ -187,8 +217,10 @@ impl Optimizer {
         on_gpu.step.copy_from(&kernel::cuda::step_values(adam, &step))?;
         let hyper = Hyper::new(adam);
         let [grads, m, v] = [gradients.tensor().address(), m.address_mut(), v.address_mut()].map(Address::from);
+        let grads = grads.plus(skipped);
         params.change_on_gpu(gpu, |values| {
-            let (params, OnGpu { cut, blocks, tensors, step, norms, ratios }) = (values.address_mut().into(), on_gpu);
+            let OnGpu { cut, blocks, tensors, step, norms, ratios } = on_gpu;
+            let params = Address::from(values.address_mut()).plus(skipped);
             let [blocks, step, ratios] = [blocks.address(), step.address(), ratios.address_mut()].map(Address::from);
             match kind {
                 OptimizerKind::AdamW => {
@@ -219,7 +251,7 @@ impl Optimizer {
         self.step
     }
 
-    /// First and second moments, in the order of the parameters: what a resumed run has to restore.
+    /// First and second moments of the optimizer's values: what a resumed run has to restore.
     ///
     /// # Errors
     /// The GPU that they are on failed.
@@ -230,11 +262,11 @@ impl Optimizer {
     /// Restores the moments after `steps` steps.
     ///
     /// # Errors
-    /// Their lengths are not those of the parameters, or the GPU failed.
+    /// Their lengths are not those of the optimizer's values, or the GPU failed.
     pub fn restore(&mut self, steps: u64, moments: [&[f32]; 2]) -> Result<()> {
         for (own, given) in [&mut self.m, &mut self.v].into_iter().zip(moments) {
             if own.len() != given.len() {
-                let problem = format!("moments of {} values for parameters of {}", given.len(), own.len());
+                let problem = format!("moments of {} values for an optimizer of {}", given.len(), own.len());
                 return Err(EngineError::shape("optimizer", problem));
             }
             own.copy_from(given)?;
@@ -247,6 +279,24 @@ impl Optimizer {
     pub fn bytes(&self) -> usize {
         4 * (self.m.len() + self.v.len()) + 8 * self.scratch.len()
     }
+}
+
+/// The values of `params` in `count` ranges of whole parameters, about equally long, for as many ranks.
+pub fn parts(params: &ParamStore, count: usize) -> Vec<Range<usize>> {
+    let len = params.len();
+    let mut ends = vec![0; count];
+    for info in params.ids().map(|id| params.info(id)) {
+        // By its middle.
+        let part = (info.range.start + info.range.end) / 2 * count / len.max(1);
+        ends[part.min(count - 1)] = info.range.end;
+    }
+    let mut start = 0;
+    let next = |end: usize| {
+        let range = start..end.max(start);
+        start = range.end;
+        range
+    };
+    ends.into_iter().map(next).collect()
 }
 
 /// The Euclidean norm of all gradients together.
@@ -376,6 +426,43 @@ mod tests {
         // One step of Adam without correction is 0.1·g / √(0.001·g²) = √10 long; adapted, it is as long as the weight.
         assert!((params.values(bias)[0] - (1.0 - 0.1 * 10f32.sqrt())).abs() < 1e-4, "{:?}", params.values(bias));
         assert!((params.values(weight)[0] - 0.9).abs() < 1e-6, "{:?}", params.values(weight));
+    }
+
+    #[test]
+    fn parts_update_what_the_whole_does() {
+        let cpu = cpu();
+        let params = || {
+            let mut builder = ParamBuilder::new();
+            for (name, len) in [("a", 5), ("b", 9000), ("c", 3), ("d", 4500), ("e", 1)] {
+                builder.add(name, [len], Init::TruncatedNormal(0.5)).unwrap();
+            }
+            builder.build(&cpu, 1).unwrap()
+        };
+        for count in 1..8 {
+            let ranges = parts(&params(), count);
+            assert_eq!(ranges.len(), count);
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+            assert_eq!((ranges[0].start, ranges[count - 1].end), (0, 13_509), "{ranges:?}");
+        }
+        for kind in [OptimizerKind::Lamb, OptimizerKind::AdamW] {
+            let updated = |ranges: Vec<Range<usize>>| {
+                let mut params = params();
+                let mut gradients = params.gradients(&Device::Cpu(cpu.clone())).unwrap();
+                let mut optimizers: Vec<_> = ranges
+                    .into_iter()
+                    .map(|own| Optimizer::of_part(&params, own, kind, AdamConfig::default(), ALL).unwrap())
+                    .collect();
+                for step in 1..4 {
+                    gradients.all_mut().iter_mut().enumerate().for_each(|(i, g)| *g = ((i * step) as f32).sin());
+                    optimizers.iter_mut().for_each(|part| part.step(&mut params, &gradients, 0.1).unwrap());
+                }
+                params.all_values().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            let whole = updated(vec![0..13_509]);
+            for count in [2, 3, 7] {
+                assert!(updated(parts(&params(), count)) == whole, "{kind:?} in {count} parts");
+            }
+        }
     }
 
     #[test]

@@ -177,9 +177,9 @@ fn disturbed(
         let waited = started.elapsed();
         if waited > Duration::from_secs(30) {
             let said = fs::read_to_string(said.path()).expect("output is UTF-8");
-            let is_running = said.contains("ranks on") && !said.contains("done: ");
-            assert!(matches!(disturbance, Disturbance::Stop) && !is_running, "{disturbance:?}: {waited:?}\n{said}");
-            // Stopped while the library starts or ends, which has no timeout of ours.
+            let has_started = said.contains("ranks on");
+            assert!(matches!(disturbance, Disturbance::Stop) && !has_started, "{disturbance:?}: {waited:?}\n{said}");
+            // Before the recipe is read ranks wait for the timeout that is set in the program.
             victim.into_iter().for_each(|victim| signal("CONT", victim));
         }
         assert!(waited < Duration::from_secs(60), "{disturbance:?}: still running after {waited:?}");
@@ -244,8 +244,9 @@ fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
                 match kinds[which] {
                     _ if ended_well => break,
                     Disturbance::Stop => {
-                        let sentence = format!("did not answer within {TIMEOUT} s");
-                        assert!(said.contains("error: rank ") && said.contains(&sentence), "{what}");
+                        let sentences = ["answer", "return"].map(|verb| format!("did not {verb} within {TIMEOUT} s"));
+                        let is_named = sentences.iter().any(|sentence| said.contains(sentence));
+                        assert!(said.contains("error: rank ") && is_named, "{what}");
                     }
                     Disturbance::Fill => assert!(said.contains("error: ") && said.contains("File too large"), "{what}"),
                     _ => {}
@@ -369,4 +370,27 @@ fn a_library_of_another_launcher_is_named() {
         assert_ne!(finished.code, Some(0));
         finished.says(&["knows of 1 process(es)", "the launcher belongs to another MPI library"]);
     }
+}
+
+/// A library may wait inside a call, where no timeout is tested: a thread ends the rank.
+#[test]
+fn a_library_that_does_not_return_is_named() {
+    let world = World::new();
+    let (source, library) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("fake/mpi.rs"), world.path("libmirror.so"));
+    let compiler = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let mut compile = Command::new(compiler);
+    compile.args(["--edition", "2024", "--crate-type", "cdylib", "-o"]).arg(&library).arg(source);
+    assert!(compile.status().is_ok_and(|status| status.success()), "{compile:?} fails");
+    let run = |name: &str, blocks: &str| {
+        let timeout = ["run.communication_timeout=1", "schedule.steps=8"];
+        let mut command = albert(&arguments(&world, name, &timeout));
+        command.env("PMI_SIZE", "2").env("ALBERT_MPI", &library).env("ALBERT_THREADS", "1");
+        finish(command.env("MIRROR_BLOCKS", blocks))
+    };
+    run("free", "").succeeds().says(&["2 ranks on 1 host", "done: "]);
+    run("test", "MPI_Test:60").fails_with(&["error: rank 0, ", ": rank 1 did not answer within 1 s"]);
+    run("end", "MPI_Finalize:1")
+        .fails_with(&["done: ", "error: rank 0, the end: MPI_Finalize did not return within 1 s"]);
+    // Refused by itself, and then not ended by the library.
+    run("free", "MPI_Abort:1").fails_with(&["already holds a run", "MPI_Abort did not return within "]);
 }

@@ -17,7 +17,7 @@ fn run_ranks(
 ) -> Vec<Result<Outcome<PretrainSummary>, PretrainError>> {
     std::thread::scope(|scope| {
         let ranks = Communicator::threads(recipes.len()).into_iter().zip(recipes);
-        let spawn = |(mut communicator, recipe): (Communicator, &&'_ PretrainRecipe)| {
+        let spawn = |(communicator, recipe): (Communicator, &&'_ PretrainRecipe)| {
             communicator.set_timeout(Duration::from_secs(120));
             let (recipe, is_asked) = ((*recipe).clone(), communicator.rank() + 1 == recipes.len());
             scope.spawn(move || {
@@ -95,6 +95,29 @@ fn a_run_goes_on_with_another_number_of_ranks() {
         mode = StartMode::Resume;
     }
     assert_same(&whole, &parts, "4, 3, 1, 2 ranks");
+}
+
+/// Each rank keeps the moments of its part, and a checkpoint those of all.
+#[test]
+fn a_shared_optimizer_gives_the_files_of_a_whole_one() {
+    let world = world();
+    for kind in ["lamb", "adamw"] {
+        let kind_setting = format!("optimizer.kind={kind}");
+        let whole = recipe(&[LANES[0], LANES[1], &kind_setting]);
+        let shared = recipe(&[LANES[0], LANES[1], &kind_setting, "run.shard_optimizer=true"]);
+        let (alone, parts) = (world.path(&format!("alone-{kind}")), world.path(&format!("parts-{kind}")));
+        world.run(&whole, &alone, StartMode::New, 1, None).unwrap();
+        let mut mode = StartMode::New;
+        for (recipe, ranks, stop) in
+            [(&shared, 4, Some(3)), (&whole, 2, Some(4)), (&shared, 3, Some(6)), (&shared, 8, None)]
+        {
+            for outcome in run_ranks(&world, &vec![recipe; ranks], &parts, mode, 1, stop) {
+                outcome.unwrap();
+            }
+            mode = StartMode::Resume;
+        }
+        assert_same(&alone, &parts, kind);
+    }
 }
 
 #[test]
