@@ -14,6 +14,7 @@
 //! error that names it.
 
 mod all_reduce;
+mod arrays;
 mod environment;
 mod lanes;
 mod mpi;
@@ -21,7 +22,10 @@ mod threads;
 
 pub use lanes::{LaneSums, Lanes};
 
-use crate::error::{EngineError, Result};
+use crate::{
+    device::driver::DeviceAddress,
+    error::{EngineError, Result},
+};
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 /// Time that a rank waits for another, unless it is set.
@@ -53,11 +57,36 @@ trait Transport: Debug + Send + Sync {
         None
     }
 
+    /// The way between GPUs, if they exchange without the host.
+    fn device_link(&self) -> Option<&dyn DeviceLink> {
+        None
+    }
+
     /// Ends all ranks because this one cannot go on; may return.
     fn abort(&self);
 
     /// Leaves the others after the last exchange; all ranks call it.
     fn finish(&self);
+}
+
+/// Moves bytes between GPUs.
+trait DeviceLink: Debug + Send + Sync {
+    /// Starts to send bytes of this GPU to a rank's, and to fill others with what a rank's sends, in order with launches:
+    /// rank, first byte, number of bytes.
+    ///
+    /// # Errors
+    /// The library refuses.
+    fn exchange(
+        &self,
+        send: (usize, DeviceAddress, usize),
+        receive: (usize, DeviceAddress, usize),
+    ) -> std::result::Result<(), Failure>;
+
+    /// Waits until everything started is done.
+    ///
+    /// # Errors
+    /// It takes longer than `timeout`, or a rank is gone.
+    fn wait(&self, timeout: Duration) -> std::result::Result<(), Failure>;
 }
 
 /// Why an exchange failed.
@@ -134,6 +163,16 @@ impl Communicator {
     /// Sends `send` to a rank and fills `receive` with what a rank sends; `what` names it in errors.
     fn exchange(&self, what: &str, send: (usize, &[u8]), receive: (usize, &mut [u8])) -> Result<()> {
         self.transport.exchange(send, receive, self.timeout).map_err(|failure| self.failed(what, &failure))
+    }
+
+    fn device_link(&self) -> Option<&dyn DeviceLink> {
+        self.transport.device_link()
+    }
+
+    /// Waits for the exchanges between GPUs.
+    fn wait_on_device(&self, what: &str) -> Result<()> {
+        let done = self.device_link().map_or(Ok(()), |link| link.wait(self.timeout));
+        done.map_err(|failure| self.failed(what, &failure))
     }
 
     fn failed(&self, what: &str, failure: &Failure) -> EngineError {
