@@ -1,6 +1,9 @@
 //! Where gradients are while ranks exchange and add them: on the host, or on GPUs that exchange by themselves.
 
-use super::{Communicator, DeviceLink};
+use super::{
+    Communicator,
+    nccl::{Link, Message},
+};
 use crate::{
     device::{Gpu, driver::DeviceAddress},
     dtype::DType,
@@ -84,7 +87,7 @@ impl Arrays for OnHost<'_> {
 /// Arrays in the memory of a GPU. Everything is in order on its stream.
 pub(super) struct OnDevice<'a> {
     pub(super) communicator: &'a Communicator,
-    pub(super) link: &'a dyn DeviceLink,
+    pub(super) link: &'a Link,
     pub(super) gpu: &'a Gpu,
     /// Name of the exchange.
     pub(super) what: &'a str,
@@ -100,10 +103,12 @@ impl OnDevice<'_> {
 
 impl Arrays for OnDevice<'_> {
     fn exchange(&mut self, (to, send): (usize, Part), (from, receive): (usize, Part)) -> Result<()> {
-        let [(send, sent), (receive, received)] = [self.at(&send), self.at(&receive)];
-        self.link
-            .exchange((to, send, 4 * sent), (from, receive, 4 * received))
-            .map_err(|failure| self.communicator.failed(self.what, &failure))
+        let [send, receive] = [(to, send), (from, receive)].map(|(rank, part)| {
+            let (address, count) = self.at(&part);
+            Message { rank, address, bytes: 4 * count }
+        });
+        let exchanged = self.link.exchange(send, receive, self.communicator.timeout);
+        exchanged.map_err(|failure| self.communicator.failed(self.what, &failure))
     }
 
     fn add(&mut self, x: Part, sum: Part) -> Result<()> {

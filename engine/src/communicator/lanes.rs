@@ -147,7 +147,7 @@ impl LaneSums {
         let spare = (0..kept).map(|_| gradients.buffer()).collect::<Result<_>>()?;
         let lens = all_reduce::room(communicator.rank(), communicator.size(), lanes.count, gradients.flat.len());
         let room = match gradients.device() {
-            Device::Cuda(gpu) if communicator.device_link().is_some() => {
+            Device::Cuda(gpu) if communicator.link(gpu).is_some() => {
                 let [room, outgoing] = lens.map(|len| Tensor::new(&Arena::on_gpu(gpu), [len], DType::F32));
                 Room::Device([room?, outgoing?])
             }
@@ -255,10 +255,9 @@ impl LaneSums {
         let mut arrays = vec![gradients.flat.address_mut()];
         arrays.extend(room.iter_mut().map(Tensor::address_mut));
         arrays.extend(self.sums.iter_mut().map(|(_, sum)| sum.address_mut()));
-        let link = self.communicator.device_link().expect("there was one");
-        let mut arrays = OnDevice { communicator: &self.communicator, link, gpu, what, arrays };
-        self.reduce(&mut arrays, gradients.len())?;
-        self.communicator.wait_on_device(what)
+        let link = self.communicator.link(gpu).expect("there was one when the room was made");
+        let mut arrays = OnDevice { communicator: &self.communicator, link: &link, gpu, what, arrays };
+        self.reduce(&mut arrays, gradients.len())
     }
 }
 

@@ -8,7 +8,9 @@
 //!
 //! Libraries move bytes, and this crate adds: gradients are summed along a tree over the lanes of a step ([`lanes`]), so a sum
 //! has the same bits for any number of ranks and any library. A [`Transport`] is what moves the bytes: nothing for a process
-//! alone, memory between threads ([`Communicator::threads`]), MPI between processes ([`Communicator::from_environment`]).
+//! alone, memory between threads ([`Communicator::threads`]), MPI between processes, NCCL between GPUs without MPI
+//! ([`Start::from_environment`]). Where ranks have GPUs and a [`Transport`], gradients go over NCCL
+//! ([`Communicator::connect_gpus`]), and all else over the transport.
 //!
 //! Every rank calls the same functions in the same order. A rank that waits longer than the timeout for another returns an
 //! error that names it.
@@ -16,20 +18,37 @@
 mod all_reduce;
 mod arrays;
 mod environment;
+mod gpus;
 mod lanes;
+mod library;
 mod mpi;
+mod nccl;
+mod start;
 mod threads;
 
+pub use environment::GpuRanks;
+pub use gpus::GradientPath;
 pub use lanes::{LaneSums, Lanes};
+pub use start::Start;
 
 use crate::{
-    device::driver::DeviceAddress,
+    device::Gpu,
     error::{EngineError, Result},
 };
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use nccl::Link;
+use std::{fmt::Debug, sync::Arc, thread, time::Duration};
 
 /// Time that a rank waits for another, unless it is set.
 const TIMEOUT: Duration = Duration::from_secs(600);
+/// Time of polling without a pause; then a rank sleeps between polls, so that it does not disturb others on its core.
+const EAGER: Duration = Duration::from_millis(50);
+/// Pause between polls.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Gives up the core between two polls for something that has not come for `waited`.
+fn pause(waited: Duration) {
+    if waited < EAGER { thread::yield_now() } else { thread::sleep(PAUSE) }
+}
 
 /// Moves bytes between ranks.
 trait Transport: Debug + Send + Sync {
@@ -57,11 +76,6 @@ trait Transport: Debug + Send + Sync {
         None
     }
 
-    /// The way between GPUs, if they exchange without the host.
-    fn device_link(&self) -> Option<&dyn DeviceLink> {
-        None
-    }
-
     /// Ends all ranks because this one cannot go on; may return.
     fn abort(&self);
 
@@ -69,41 +83,50 @@ trait Transport: Debug + Send + Sync {
     fn finish(&self);
 }
 
-/// Moves bytes between GPUs.
-trait DeviceLink: Debug + Send + Sync {
-    /// Starts to send bytes of this GPU to a rank's, and to fill others with what a rank's sends, in order with launches:
-    /// rank, first byte, number of bytes.
-    ///
-    /// # Errors
-    /// The library refuses.
-    fn exchange(
-        &self,
-        send: (usize, DeviceAddress, usize),
-        receive: (usize, DeviceAddress, usize),
-    ) -> std::result::Result<(), Failure>;
-
-    /// Waits until everything started is done.
-    ///
-    /// # Errors
-    /// It takes longer than `timeout`, or a rank is gone.
-    fn wait(&self, timeout: Duration) -> std::result::Result<(), Failure>;
-}
-
 /// Why an exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Failure {
-    /// A rank did not answer in time.
-    Late { rank: usize },
+    /// A rank did not answer in time, or another one.
+    Late { rank: usize, or: Option<usize> },
     /// A rank has ended.
     Gone { rank: usize },
     /// The library returned an error.
     Library { call: &'static str, code: i32 },
+    /// NCCL returned an error, in its own words.
+    Nccl { call: &'static str, reason: String },
+    /// This rank's GPU failed.
+    Device(String),
+    /// An earlier exchange failed.
+    Closed,
+}
+
+impl Failure {
+    /// The error of rank `rank` in the exchange `what`, which may take `timeout`.
+    fn of_rank(&self, rank: usize, what: &str, timeout: Duration) -> EngineError {
+        let problem = match self {
+            Self::Late { rank, or } => format!(
+                "rank {rank}{} did not answer within {} s; it may be stopped, or its network may be gone",
+                or.map(|other| format!(" or {other}")).unwrap_or_default(),
+                timeout.as_secs_f64()
+            ),
+            Self::Gone { rank } => format!("rank {rank} has ended; its own message says why"),
+            Self::Library { call, code } => format!("{call} returned {code}"),
+            Self::Nccl { call, reason } => {
+                format!("NCCL failed in {call}: {reason}; set NCCL_DEBUG=WARN to see more")
+            }
+            Self::Device(reason) => reason.clone(),
+            Self::Closed => "an earlier exchange failed".to_owned(),
+        };
+        EngineError::Communication { rank, what: what.to_owned(), problem }
+    }
 }
 
 /// This process among those that train together.
 #[derive(Clone, Debug)]
 pub struct Communicator {
     transport: Arc<dyn Transport>,
+    /// The way from GPU to GPU.
+    link: Option<Arc<Link>>,
     timeout: Duration,
 }
 
@@ -116,7 +139,7 @@ impl Default for Communicator {
 
 impl Communicator {
     fn over(transport: Arc<dyn Transport>) -> Self {
-        Self { transport, timeout: TIMEOUT }
+        Self { transport, link: None, timeout: TIMEOUT }
     }
 
     /// `size` ranks of this process, each for a thread of its own: for tests, and for machines with several NUMA nodes. A rank
@@ -126,18 +149,6 @@ impl Communicator {
     /// If `size` is 0.
     pub fn threads(size: usize) -> Vec<Self> {
         threads::Member::new(size).into_iter().map(|member| Self::over(Arc::new(member))).collect()
-    }
-
-    /// The ranks that a launcher (`mpirun`, `srun`) started, through the MPI library that it belongs to; a process alone if no
-    /// launcher did. To be called once, by the main thread.
-    ///
-    /// # Errors
-    /// A launcher started several processes but there is no MPI library, or it does not know of the others.
-    pub fn from_environment() -> Result<Self> {
-        match environment::Launcher::find(&|name| std::env::var(name).ok())? {
-            Some(launcher) => Ok(Self::over(mpi::start(&launcher)?)),
-            None => Ok(Self::default()),
-        }
     }
 
     /// Number of this process, from 0.
@@ -165,26 +176,13 @@ impl Communicator {
         self.transport.exchange(send, receive, self.timeout).map_err(|failure| self.failed(what, &failure))
     }
 
-    fn device_link(&self) -> Option<&dyn DeviceLink> {
-        self.transport.device_link()
-    }
-
-    /// Waits for the exchanges between GPUs.
-    fn wait_on_device(&self, what: &str) -> Result<()> {
-        let done = self.device_link().map_or(Ok(()), |link| link.wait(self.timeout));
-        done.map_err(|failure| self.failed(what, &failure))
+    /// The way to the GPUs of the other ranks, if `gpu` has one.
+    fn link(&self, gpu: &Gpu) -> Option<Arc<Link>> {
+        self.link.clone().filter(|link| link.is_of(gpu))
     }
 
     fn failed(&self, what: &str, failure: &Failure) -> EngineError {
-        let problem = match failure {
-            Failure::Late { rank } => format!(
-                "rank {rank} did not answer within {} s; it may be stopped, or its network may be gone",
-                self.timeout.as_secs_f64()
-            ),
-            Failure::Gone { rank } => format!("rank {rank} has ended; its own message says why"),
-            Failure::Library { call, code } => format!("{call} returned {code}"),
-        };
-        EngineError::Communication { rank: self.rank(), what: what.to_owned(), problem }
+        failure.of_rank(self.rank(), what, self.timeout)
     }
 
     /// The `mine` of every rank, in the order of ranks. `what` names it in errors.
@@ -278,11 +276,17 @@ impl Communicator {
 
     /// Ends all ranks because this one cannot go on; returns if the transport has no way to end them.
     pub fn abort(&self) {
+        if let Some(link) = &self.link {
+            link.abort();
+        }
         self.transport.abort();
     }
 
     /// Leaves the other ranks after the last exchange; all ranks call it.
     pub fn finish(&self) {
+        if let Some(link) = &self.link {
+            link.finish(self.timeout);
+        }
         self.transport.finish();
     }
 }

@@ -12,11 +12,14 @@
 #![allow(unsafe_code)]
 
 use super::environment::Launcher;
-use super::{Failure, Transport};
+use super::{
+    Failure, Transport,
+    library::{function, reason},
+    pause,
+};
 use crate::error::{EngineError, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::{
-    error::Error,
     ffi::{c_int, c_void},
     fmt,
     ops::Range,
@@ -25,10 +28,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time of testing without a pause; then a rank sleeps between tests, so that it does not disturb others on its core.
-const EAGER: Duration = Duration::from_millis(50);
-/// Pause between tests.
-const PAUSE: Duration = Duration::from_micros(100);
 /// Bytes of a status, more than any ABI's.
 const STATUS: usize = 128;
 /// Tag of all messages: those of one rank to another arrive in order.
@@ -120,21 +119,6 @@ struct Session<H: Handle> {
     size: usize,
     /// Locked during an exchange: threads call the library one at a time.
     messages: Mutex<Messages<H>>,
-}
-
-/// The dynamic loader's own words.
-fn reason(error: &libloading::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-/// The function `name` of `library`.
-///
-/// # Safety
-/// F is the type of the function.
-unsafe fn function<F: Copy>(library: &Library, file: &str, name: &str) -> Result<F> {
-    // SAFETY: the caller's promise.
-    let symbol = unsafe { library.get::<F>(name) };
-    symbol.map(|symbol| *symbol).map_err(|error| EngineError::Launch(format!("{file}: {}", reason(&error))))
 }
 
 /// The address of the object `name`, for libraries whose handles are such addresses.
@@ -327,9 +311,9 @@ impl<H: Handle> Session<H> {
             }
             let waited = moved.elapsed();
             if waited > timeout {
-                return Err(Failure::Late { rank: if is_received { to } else { from } });
+                return Err(Failure::Late { rank: if is_received { to } else { from }, or: None });
             }
-            if waited < EAGER { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+            pause(waited);
         }
     }
 }

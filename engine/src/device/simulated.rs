@@ -12,7 +12,10 @@ use ptx::{
     Launch,
     sim::{self, Memory, Module, Options},
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 /// A simulated GPU.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub struct SimulatedDriver {
     info: GpuInfo,
     state: Mutex<State>,
     graphs: Mutex<GraphCache<SimulatedGraph>>,
+    /// Pieces of work of libraries that are not done. On the heap: its address is the handle of the stream.
+    library_work: Box<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -43,7 +48,7 @@ impl SimulatedDriver {
             driver: (13, 0),
         };
         let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new() });
-        Self { info, state, graphs: Mutex::default() }
+        Self { info, state, graphs: Mutex::default(), library_work: Box::default() }
     }
 
     /// A simulated GPU with so much memory.
@@ -185,6 +190,24 @@ impl Driver for SimulatedDriver {
 
     fn synchronize(&self) -> Result<(), DriverError> {
         Ok(())
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
+    fn stream(&self) -> Result<usize, DriverError> {
+        Ok(std::ptr::from_ref(&*self.library_work).expose_provenance())
+    }
+
+    fn library_address(&self, address: DeviceAddress, bytes: usize, is_written: bool) -> Result<usize, DriverError> {
+        let pointer = self.state().memory.host_pointer(address.0, bytes, is_written).map_err(failed("library"))?;
+        Ok(pointer.expose_provenance())
+    }
+
+    fn is_idle(&self) -> Result<bool, DriverError> {
+        // What the library wrote before it subtracted is visible from here on.
+        Ok(self.library_work.load(Ordering::Acquire) == 0)
     }
 }
 
