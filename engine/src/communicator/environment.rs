@@ -16,12 +16,12 @@ pub struct GpuRanks {
 }
 
 impl GpuRanks {
-    /// The ranks of torchrun's variables; `None` if they name no other process. A launcher that is not torchrun may leave out those
-    /// of the host, if it starts a process per host.
+    /// The ranks of torchrun's variables; `None` if they name no other process. A launcher that starts a process per host may
+    /// leave out `LOCAL_RANK` and `LOCAL_WORLD_SIZE`.
     ///
     /// # Errors
     /// A variable is missing or has no meaning.
-    pub(super) fn find(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+    pub fn find(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         let Some(size @ 2..) = number(variable, "WORLD_SIZE")? else { return Ok(None) };
         let missing = |name| {
             EngineError::Launch(format!(

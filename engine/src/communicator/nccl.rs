@@ -3,9 +3,9 @@
 //! NCCL only sends and receives; the sums are computed by this program's kernels, along the tree over lanes
 //! ([`all_reduce`](super::all_reduce)).
 //!
-//! One thread per rank makes the calls that may wait for another rank without limit: the initialization, the first exchange with
-//! a rank, which connects, and the end. The rank waits for this thread as long as its timeout allows. The thread polls the
-//! stream and NCCL's asynchronous errors until an exchange is done. After a failure nothing is exchanged any more, and
+//! One thread per rank makes the calls that may wait for another rank without limit: the initialization, the first exchange
+//! with a rank, which connects, and the end. The rank waits for this thread as long as its timeout allows. The thread polls
+//! the stream and NCCL's asynchronous errors until an exchange is done. After a failure nothing is exchanged any more, and
 //! [`Link::abort`] ends the work that is left on the GPU.
 //!
 //! A simulated GPU has its own kind of stream and memory, so it only takes a library that exports [`SIMULATED`], and a real GPU
@@ -386,7 +386,7 @@ impl Link {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.is_closed = true;
         self.shared.stop.store(true, Ordering::SeqCst);
-        if calls.is_late {
+        if std::mem::take(&mut calls.is_late) {
             // The thread leaves its loop, unless a call of the library holds it, which the abort ends.
             let _ = calls.answers.recv_timeout(LEAVE);
         }
@@ -398,8 +398,8 @@ impl Link {
         let (ended, end) = mpsc::channel();
         let abort = move || {
             if gpu.driver().stream().is_ok() {
-                // SAFETY: the communicator is initialized and not destroyed, and the thread of calls does not use it any more, or
-                // is in a call that the abort ends.
+                // SAFETY: the communicator is initialized and not destroyed, and the thread of calls does not use it any
+                // more, or is in a call that the abort ends.
                 unsafe { (nccl.functions.abort)(comm.into_inner()) };
             }
             let _ = ended.send(());
@@ -432,6 +432,17 @@ impl fmt::Debug for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_that_cannot_be_used_is_named() {
+        use crate::{Cpu, Isa, device::simulated::SimulatedDriver};
+        let gpu = Gpu::new(SimulatedDriver::new((8, 0)), Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
+        let reason = |named| Nccl::open(&gpu, named).err().expect("no library for simulated GPUs");
+        assert!(reason(None).contains("libnccl.so"), "{}", reason(None));
+        assert!(reason(Some("libnone.so")).starts_with("libnone.so: "), "{}", reason(Some("libnone.so")));
+        // Any library without the symbol.
+        assert_eq!(reason(Some("libc.so.6")), "libc.so.6 is for real GPUs, and this one is simulated");
+    }
 
     #[test]
     fn versions_of_both_encodings_are_read() {

@@ -34,8 +34,8 @@ impl Start {
         }
         let Some(ranks) = GpuRanks::find(&variable)? else { return Ok(Self::Connected(Communicator::default())) };
         if variable(COMM_ID).is_none() {
-            // SAFETY: no other thread reads or writes the environment, as the caller promised: std's own functions take turns, and
-            // no library that reads it has been started.
+            // SAFETY: no other thread reads or writes the environment, as the caller promised: std's own functions take
+            // turns, and no library that reads it has been started.
             unsafe { std::env::set_var(COMM_ID, &ranks.meeting_point) };
         }
         Ok(Self::OnGpus(ranks))

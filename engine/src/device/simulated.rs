@@ -212,8 +212,39 @@ impl Driver for SimulatedDriver {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
+
+    /// A library that adds a piece of work, as one for simulated GPUs does.
+    #[test]
+    fn a_library_reads_and_writes_at_the_addresses_that_it_is_given() {
+        let driver = SimulatedDriver::new((8, 0));
+        let memory = driver.allocate(64).unwrap();
+        driver.copy_in(memory, &[5; 32]).unwrap();
+        let at = |byte| DeviceAddress(memory.0 + byte);
+        let error = driver.library_address(at(16), 32, false).unwrap_err().to_string();
+        assert!(error.contains("byte 32 of `tensor` was never written"), "{error}");
+        assert!(driver.library_address(at(48), 32, true).is_err(), "beyond the allocation");
+        let from = driver.library_address(at(8), 8, false).unwrap();
+        let to = driver.library_address(at(40), 8, true).unwrap();
+        let work: *const AtomicU64 = std::ptr::with_exposed_provenance(driver.stream().unwrap());
+        assert!(driver.is_idle().unwrap());
+        // SAFETY: the handle is the address of the counter, which lives as long as the driver.
+        let work = unsafe { &*work };
+        work.fetch_add(1, Ordering::Relaxed);
+        assert!(!driver.is_idle().unwrap());
+        // SAFETY: both are 8 bytes of the allocation that do not overlap, and no other thread uses it.
+        unsafe {
+            let from: *const u8 = std::ptr::with_exposed_provenance(from);
+            std::ptr::copy_nonoverlapping(from, std::ptr::with_exposed_provenance_mut(to), 8);
+        }
+        work.fetch_sub(1, Ordering::Release);
+        assert!(driver.is_idle().unwrap());
+        let mut seen = [0; 8];
+        driver.copy_out(&mut seen, at(40)).unwrap();
+        assert_eq!(seen, [5; 8]);
+    }
 
     #[test]
     fn a_graph_refuses_what_a_driver_would() {

@@ -4,6 +4,7 @@
 //! its library in `PLACE/lib`: that of `pip install mpich`, which has the standard ABI.
 #![cfg(unix)]
 
+use crate::nccl::{Fake, SHORT};
 use albert_tests::{
     program::{Finished, albert, finish, program},
     run_folder::{World, assert_same_run, corpus},
@@ -269,7 +270,13 @@ fn a_launcher_without_its_library_is_named() {
     let arguments = arguments(&world, "run", &[]);
     finish(albert(&arguments).env("PMI_SIZE", "4").env("ALBERT_MPI", "libnone.so"))
         .fails_with(&["PMI_SIZE is 4, but no MPI library can be opened (libnone.so: ", "set ALBERT_MPI to its file"]);
-    finish(albert(&arguments).env("WORLD_SIZE", "8")).fails_with(&["torchrun started 8 processes", "`mpirun -n 8`"]);
+    finish(albert(&arguments).env("WORLD_SIZE", "8")).fails_with(&["WORLD_SIZE is 8, but RANK is not set", "torchrun"]);
+    let torchrun = [("WORLD_SIZE", "8"), ("RANK", "3"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+    finish(albert(&arguments).envs(torchrun)).fails_with(&[
+        "torchrun started 8 processes",
+        "pass --device cuda",
+        "`mpirun -n 8`",
+    ]);
 }
 
 #[test]
@@ -302,6 +309,36 @@ fn ranks_that_differ_are_refused() {
         let finished = launcher.run(2, &arguments(&world, "run", &["--device", "cuda:0"]));
         assert_ne!(finished.code, Some(0));
         finished.says(&["of one host would share cuda:0; with --device cuda each takes its own"]);
+    }
+}
+
+/// Over a fake library, whose path is named; simulated GPUs have no other.
+#[test]
+fn gradients_of_gpus_go_over_nccl_or_the_ranks_say_why_not() {
+    let Some(fake) = Fake::new() else { return };
+    let world = World::new();
+    finish(&mut albert(&world.pretrain("one", &SHORT))).succeeds();
+    for (i, launcher) in launchers().iter().enumerate() {
+        let start = |run: &str, variable: Option<&str>| {
+            let mut command = launcher.start(2, program(), &world.pretrain(run, &SHORT));
+            finish(command.envs(variable.map(|file| ("ALBERT_NCCL", file))))
+        };
+        let host = "gradients over MPI through the host, not over NCCL: ";
+        let [simulated, off] = ["the GPU is simulated", "ALBERT_NCCL is off"].map(|reason| format!("{host}{reason}"));
+        for (name, variable, said) in [
+            ("nccl", Some(&*fake.file()), "gradients over NCCL 2.27.3"),
+            ("host", None, &simulated),
+            ("off", Some("off"), &off),
+        ] {
+            let run = format!("{name}-{i}");
+            start(&run, variable).succeeds().says(&[said]);
+            assert_same_run(&world.path("one"), &world.path(&run), &format!("{name} under {}", launcher.command));
+        }
+        let refused = start("refused", Some("libnone.so"));
+        assert_ne!(refused.code, Some(0));
+        refused.says(&["ALBERT_NCCL = libnone.so: libnone.so: ", "or to off for gradients through the host"]);
+        let calls = fake.calls();
+        assert_eq!(calls, ["destroy 0", "destroy 1", "init 0 of 2", "init 1 of 2"], "{}", launcher.command);
     }
 }
 
