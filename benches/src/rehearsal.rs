@@ -176,6 +176,23 @@ impl<D: Driver> Driver for Rehearsed<D> {
         self.stage.alive("cuStreamSynchronize")?;
         self.driver.synchronize()
     }
+
+    fn is_simulated(&self) -> bool {
+        self.driver.is_simulated()
+    }
+
+    fn stream(&self) -> Result<usize, DriverError> {
+        self.driver.stream()
+    }
+
+    fn library_address(&self, address: DeviceAddress, bytes: usize, is_written: bool) -> Result<usize, DriverError> {
+        self.driver.library_address(address, bytes, is_written)
+    }
+
+    fn is_idle(&self) -> Result<bool, DriverError> {
+        self.stage.alive("cuStreamQuery")?;
+        self.driver.is_idle()
+    }
 }
 
 #[cfg(test)]

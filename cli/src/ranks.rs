@@ -3,7 +3,7 @@
 use crate::output::{self, tell};
 use albert::train::Worker;
 use anyhow::{Context, Result, anyhow, bail};
-use engine::{Communicator, Cpu, Device};
+use engine::{Communicator, Cpu, Device, GradientPath, Start};
 use std::{fs, process::ExitCode, thread, time::Duration};
 
 /// Time that a rank waits for the runs of another: more than any takes.
@@ -11,57 +11,87 @@ pub(crate) const LONGEST_RUN: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Runs `command` on this rank with `device`, and leaves the other ranks: together if it ends well, at once if it fails.
 pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
-    let communicator = Communicator::from_environment(|error| output::print_error(&anyhow!("{error}")))?;
-    match worker(device, &communicator).and_then(command) {
-        Err(error) if communicator.size() > 1 => {
-            // Before the others are ended, and with them perhaps this rank. Launchers lose what is printed as they end.
-            output::print_error(&error);
-            thread::sleep(Duration::from_millis(300));
-            communicator.abort();
-            Ok(ExitCode::FAILURE)
-        }
-        result => {
+    let nccl = std::env::var("ALBERT_NCCL").ok();
+    match Start::from_environment(|error| output::print_error(&anyhow!("{error}")))? {
+        Start::Connected(communicator) if communicator.size() == 1 => {
+            let worker = || -> Result<Worker> {
+                Ok(Worker { device: Device::named(device, Cpu::detect()?)?, communicator: communicator.clone() })
+            };
+            let result = worker().and_then(command);
             communicator.finish();
             result
         }
+        Start::Connected(mut communicator) => {
+            let worker = worker(device, &mut communicator, nccl.as_deref());
+            leave(&communicator, worker.and_then(command))
+        }
+        Start::OnGpus(ranks) => {
+            let device = Device::named(&own_gpu(device, ranks.local_rank), Cpu::detect_share(ranks.local_size)?)?;
+            let (communicator, path) = ranks.connect(&device, nccl.as_deref())?;
+            let announced = host_names(&communicator).map(|hosts| announce(&communicator, &hosts, &device, &path));
+            let worker = Worker { device, communicator: communicator.clone() };
+            leave(&communicator, announced.and_then(|()| command(worker)))
+        }
     }
+}
+
+/// Leaves the other ranks with the result of this one.
+fn leave(communicator: &Communicator, result: Result<ExitCode>) -> Result<ExitCode> {
+    let Err(error) = result else {
+        communicator.finish();
+        return result;
+    };
+    // Before the others are ended, and with them perhaps this rank. Launchers lose what is printed as they end.
+    output::print_error(&error);
+    thread::sleep(Duration::from_millis(300));
+    communicator.abort();
+    Ok(ExitCode::FAILURE)
 }
 
 /// This rank, which shares cores and GPUs with those of the same host.
-fn worker(device: &str, communicator: &Communicator) -> Result<Worker> {
-    if communicator.size() == 1 {
-        return Ok(Worker { device: Device::named(device, Cpu::detect()?)?, communicator: communicator.clone() });
-    }
-    let host = "/proc/sys/kernel/hostname";
-    let host = fs::read(host).with_context(|| format!("{host} cannot be read"))?;
-    let hosts = communicator.gather("host names", &host)?;
-    let here: Vec<usize> = (0..hosts.len()).filter(|rank| hosts[*rank] == host).collect();
+fn worker(device: &str, communicator: &mut Communicator, nccl: Option<&str>) -> Result<Worker> {
+    let hosts = host_names(communicator)?;
+    let here: Vec<usize> = (0..hosts.len()).filter(|rank| hosts[*rank] == hosts[communicator.rank()]).collect();
     let name = gpu_of(device, communicator, &here)?;
     let device = Device::named(&name, Cpu::detect_share(here.len())?)?;
-    if !communicator.is_first() {
-        output::mute();
-    } else {
-        let mut names: Vec<&Vec<u8>> = hosts.iter().collect();
-        names.sort();
-        names.dedup();
-        tell!("{} ranks on {} host(s), {} thread(s) in rank 0", hosts.len(), names.len(), device.processor().threads());
-    }
+    let path = communicator.connect_gpus(&device, nccl)?;
+    announce(communicator, &hosts, &device, &path);
     Ok(Worker { device, communicator: communicator.clone() })
 }
 
-/// Name of this rank's device: the ranks `here`, on this host, take one GPU each. Where the launcher shows a rank a single GPU,
-/// it is that one.
+/// The host of every rank.
+fn host_names(communicator: &Communicator) -> Result<Vec<Vec<u8>>> {
+    let host = "/proc/sys/kernel/hostname";
+    let host = fs::read(host).with_context(|| format!("{host} cannot be read"))?;
+    Ok(communicator.gather("host names", &host)?)
+}
+
+/// Says on the first rank who trains together; the others are silent from now on.
+fn announce(communicator: &Communicator, hosts: &[Vec<u8>], device: &Device, path: &GradientPath) {
+    if !communicator.is_first() {
+        return output::mute();
+    }
+    let mut names: Vec<&Vec<u8>> = hosts.iter().collect();
+    names.sort();
+    names.dedup();
+    let threads = device.processor().threads();
+    tell!("{} ranks on {} host(s), {threads} thread(s) in rank 0; {path}", hosts.len(), names.len());
+}
+
+/// Name of the GPU of rank `place` of a host: each takes its own, unless the launcher shows it a single one.
+fn own_gpu(device: &str, place: usize) -> String {
+    if device == "cuda" && !shows_one_gpu() { format!("cuda:{place}") } else { device.to_owned() }
+}
+
+/// True if the launcher shows this rank a single GPU.
+fn shows_one_gpu() -> bool {
+    std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|visible| !visible.is_empty() && !visible.contains(','))
+}
+
+/// Name of this rank's device: the ranks `here`, on this host, take one GPU each.
 fn gpu_of(device: &str, communicator: &Communicator, here: &[usize]) -> Result<String> {
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-    let is_bound = !visible.is_empty() && !visible.contains(',');
-    let name = match device {
-        "cuda" if !is_bound => {
-            let place = here.iter().filter(|rank| **rank < communicator.rank()).count();
-            format!("cuda:{place}")
-        }
-        _ => device.to_owned(),
-    };
-    let mine = if is_bound { String::new() } else { name.clone() };
+    let name = own_gpu(device, here.iter().filter(|rank| **rank < communicator.rank()).count());
+    let mine = if shows_one_gpu() { String::new() } else { name.clone() };
     let all = communicator.gather("names of devices", mine.as_bytes())?;
     let is_same = |rank: &&usize| **rank != communicator.rank() && all[**rank] == mine.as_bytes();
     if mine.starts_with("cuda:")

@@ -53,7 +53,7 @@ mod shape;
 pub mod tape;
 mod tensor;
 
-pub use communicator::{Communicator, LaneSums, Lanes};
+pub use communicator::{Communicator, GpuRanks, GradientPath, LaneSums, Lanes, Start};
 pub use device::Device;
 pub use dtype::{DType, Float, Scalar};
 pub use error::{EngineError, Result};

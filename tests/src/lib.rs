@@ -6,6 +6,7 @@
 mod npy;
 
 pub mod allocator;
+pub mod fake;
 pub mod mutate;
 pub mod program;
 pub mod readers;

@@ -228,8 +228,9 @@ pub fn lasting(run: &Path) -> BTreeMap<String, Vec<u8>> {
         let bytes = fs::read(run.join(name)).unwrap_or_else(|error| panic!("{}/{name}: {error}", run.display()));
         out.insert(name.to_owned(), bytes);
     }
-    for path in checkpoints(run) {
-        let bytes = fs::read(&path).expect("it was just listed");
+    // Stops on the way leave checkpoints at other steps before it.
+    if let Some(path) = checkpoints(run).last() {
+        let bytes = fs::read(path).expect("it was just listed");
         // Length of the header, header (which holds the seconds of the run), tensors.
         let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
         let name = path.file_name().expect("it has a name").to_string_lossy().into_owned();

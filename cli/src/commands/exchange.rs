@@ -19,10 +19,13 @@ pub(crate) struct Arguments {
     /// Rounds, of which the median is printed
     #[arg(long, default_value_t = 15, value_parser = whole::<1, usize>)]
     rounds: usize,
+    /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
+    #[arg(long, default_value = "cpu")]
+    device: String,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    ranks::run("cpu", |Worker { device, communicator }| {
+    ranks::run(&arguments.device, |Worker { device, communicator }| {
         if communicator.size() == 1 {
             tell!("one process has nothing to exchange; start several: mpirun -n 2 albert exchange");
             return Ok(ExitCode::FAILURE);
@@ -42,7 +45,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             sums.begin_step();
             for lane in lanes.own() {
                 sums.begin_lane(lane, &mut gradients)?;
-                gradients.all_mut().copy_from_slice(&values);
+                gradients.on_host(|sum| {
+                    sum.copy_from_slice(&values);
+                    Ok(())
+                })?;
             }
             ours.push(timed(&communicator, || Ok(sums.all_reduce("gradients", &mut gradients)?))?);
             let mut is_there = false;

@@ -17,16 +17,27 @@
 //! x + y and y + x have the same bits, so partners agree.
 
 use super::{
-    Communicator,
+    arrays::{Arrays, Part},
     lanes::{self, subtrees_of_rank},
 };
 use crate::error::Result;
-use kernels::{Cpu, elementwise::add_assign};
-use std::{borrow::Cow, ops::Range};
+use std::ops::Range;
 
-/// Lengths of the two buffers for gradients of `len` elements.
-pub(super) fn room(communicator: &Communicator, lanes: usize, len: usize) -> [usize; 2] {
-    let (rank, size) = (communicator.rank(), communicator.size());
+/// The gradients, and in the end their sum.
+pub(super) const SUM: usize = 0;
+/// What other ranks sent.
+pub(super) const ROOM: usize = 1;
+/// What another rank is sent.
+pub(super) const OUTGOING: usize = 2;
+/// The first of the sums over this rank's subtrees but the last, which is in [`SUM`].
+pub(super) const PARTS: usize = 3;
+
+fn part(array: usize, range: Range<usize>) -> Part {
+    Part { array, range }
+}
+
+/// Lengths of [`ROOM`] and [`OUTGOING`] of rank `rank` of `size` for gradients of `len` elements.
+pub(super) fn room(rank: usize, size: usize, lanes: usize, len: usize) -> [usize; 2] {
     if size == 1 {
         return [0; 2];
     }
@@ -38,40 +49,24 @@ pub(super) fn room(communicator: &Communicator, lanes: usize, len: usize) -> [us
     [counts.iter().sum::<usize>() * slice(len, rank, size).len(), counts[rank] * slice(len, 0, size).len()]
 }
 
-/// Sums `x` over 2^n ranks along the tree.
-pub(super) fn halving(
-    communicator: &Communicator,
-    cpu: &Cpu,
-    what: &str,
-    x: &mut [f32],
-    room: &mut [f32],
-) -> Result<()> {
-    let (rank, size) = (communicator.rank(), communicator.size());
-    let (mut mine, mut exchanged) = (0..x.len(), Vec::new());
+/// Sums `len` elements of [`SUM`] over 2^n ranks along the tree.
+pub(super) fn halving(arrays: &mut impl Arrays, rank: usize, size: usize, len: usize) -> Result<()> {
+    let (mut mine, mut exchanged) = (0..len, Vec::new());
     for distance in (0..size.ilog2()).map(|i| 1 << i) {
         let middle = mine.start + mine.len() / 2;
         let (low, high) = (mine.start..middle, middle..mine.end);
         let (kept, given) = if rank & distance == 0 { (low, high) } else { (high, low) };
         let partner = rank ^ distance;
-        let theirs = &mut room[..kept.len()];
-        let message = bytemuck::cast_slice(&x[given.clone()]);
-        communicator.exchange(what, (partner, message), (partner, bytemuck::cast_slice_mut(theirs)))?;
-        add_assign(cpu, theirs, &mut x[kept.clone()]);
+        let theirs = part(ROOM, 0..kept.len());
+        arrays.exchange((partner, part(SUM, given.clone())), (partner, theirs.clone()))?;
+        arrays.add(theirs, part(SUM, kept.clone()))?;
         mine = kept.clone();
         exchanged.push((partner, kept, given));
     }
     for (partner, kept, given) in exchanged.into_iter().rev() {
-        let (message, sums) = disjoint(x, kept, given);
-        let message = bytemuck::cast_slice(message);
-        communicator.exchange(what, (partner, message), (partner, bytemuck::cast_slice_mut(sums)))?;
+        arrays.exchange((partner, part(SUM, kept)), (partner, part(SUM, given)))?;
     }
     Ok(())
-}
-
-/// Two ranges of `x`.
-fn disjoint(x: &mut [f32], read: Range<usize>, written: Range<usize>) -> (&[f32], &mut [f32]) {
-    let [read, written] = x.get_disjoint_mut([read, written]).expect("the slices of two ranks do not overlap");
-    (read, written)
 }
 
 /// Slice of `len` elements that rank `rank` of `size` adds up.
@@ -79,67 +74,55 @@ fn slice(len: usize, rank: usize, size: usize) -> Range<usize> {
     len / size * rank + rank.min(len % size)..len / size * (rank + 1) + (rank + 1).min(len % size)
 }
 
-/// Sums over all lanes along the tree, into `last`, which holds the last part of this rank; `parts` are those before it.
-pub(super) fn by_slices(
-    communicator: &Communicator,
-    cpu: &Cpu,
-    what: &str,
-    lanes: usize,
-    parts: &[Cow<'_, [f32]>],
-    last: &mut [f32],
-    [room, outgoing]: &mut [Vec<f32>; 2],
-) -> Result<()> {
-    let (rank, size, len) = (communicator.rank(), communicator.size(), last.len());
+/// Sums `len` elements over all lanes along the tree, into [`SUM`], which holds the last part of this rank.
+pub(super) fn by_slices(arrays: &mut impl Arrays, rank: usize, size: usize, lanes: usize, len: usize) -> Result<()> {
     let mine = slice(len, rank, size);
     // Parts of this rank's slice, one after another in the order of lanes: those of each rank together.
     let counts: Vec<usize> = (0..size).map(|rank| subtrees_of_rank(rank, size, lanes).len()).collect();
     let start = |rank: usize| counts[..rank].iter().sum::<usize>() * mine.len();
-    let gather = |out: &mut [f32], range: Range<usize>, last: &[f32]| {
-        let all = parts.iter().map(|part| &part[..]).chain([last]);
-        for (out, part) in out.chunks_exact_mut(range.len().max(1)).zip(all) {
-            out.copy_from_slice(&part[range.clone()]);
+    // Copies this rank's parts of a slice, one after another.
+    let gather = |arrays: &mut dyn Arrays, range: Range<usize>, array: usize, mut at: usize| -> Result<()> {
+        for own in (PARTS..).take(counts[rank] - 1).chain([SUM]) {
+            arrays.copy(part(own, range.clone()), part(array, at..at + range.len()))?;
+            at += range.len();
         }
+        Ok(())
     };
-    gather(&mut room[start(rank)..start(rank + 1)], mine.clone(), last);
+    gather(arrays, mine.clone(), ROOM, start(rank))?;
     for step in 1..size {
         let (to, from) = ((rank + step) % size, (rank + size - step) % size);
         let theirs = slice(len, to, size);
-        let outgoing = &mut outgoing[..theirs.len() * counts[rank]];
-        gather(outgoing, theirs, last);
-        let incoming = &mut room[start(from)..start(from + 1)];
-        let message = bytemuck::cast_slice(outgoing);
-        communicator.exchange(what, (to, message), (from, bytemuck::cast_slice_mut(incoming)))?;
+        let message = part(OUTGOING, 0..theirs.len() * counts[rank]);
+        gather(arrays, theirs, OUTGOING, 0)?;
+        arrays.exchange((to, message), (from, part(ROOM, start(from)..start(from + 1))))?;
     }
-    if !mine.is_empty() {
-        let ranges = (0..size).flat_map(|rank| subtrees_of_rank(rank, size, lanes));
-        let mut sums: Vec<(Range<usize>, &mut [f32])> = ranges.zip(room.chunks_exact_mut(mine.len())).collect();
-        while sums.len() > 1 {
-            let at = (1..sums.len()).find(|&at| lanes::are_halves(&sums[at - 1].0, &sums[at].0));
-            let at = at.expect("the parts of all ranks make the tree");
-            let (right, addend) = sums.remove(at);
-            let (left, sum) = &mut sums[at - 1];
-            add_assign(cpu, addend, sum);
-            left.end = right.end;
-        }
-        last[mine].copy_from_slice(sums[0].1);
+    let place = |i: usize| part(ROOM, i * mine.len()..(i + 1) * mine.len());
+    let ranges = (0..size).flat_map(|rank| subtrees_of_rank(rank, size, lanes));
+    let mut sums: Vec<(Range<usize>, Part)> = ranges.zip((0..).map(place)).collect();
+    while sums.len() > 1 {
+        let at = (1..sums.len()).find(|&at| lanes::are_halves(&sums[at - 1].0, &sums[at].0));
+        let at = at.expect("the parts of all ranks make the tree");
+        let (right, addend) = sums.remove(at);
+        let (left, sum) = &mut sums[at - 1];
+        arrays.add(addend, sum.clone())?;
+        left.end = right.end;
     }
-    pass_on(communicator, what, |rank| slice(len, rank, size), last)
+    arrays.copy(sums.swap_remove(0).1, part(SUM, mine))?;
+    let exchange = |(to, have), (from, wanted)| arrays.exchange((to, part(SUM, have)), (from, part(SUM, wanted)));
+    pass_on(rank, size, |rank| slice(len, rank, size), exchange)
 }
 
-/// Completes `x`, of which each rank has its slice: every rank passes on the slices that it has, to the next.
+/// Lets every rank pass on the ranges that it has, to the next, until all have those of all; `range` is that of a rank at first.
 pub(super) fn pass_on(
-    communicator: &Communicator,
-    what: &str,
-    slice: impl Fn(usize) -> Range<usize>,
-    x: &mut [f32],
+    rank: usize,
+    size: usize,
+    range: impl Fn(usize) -> Range<usize>,
+    mut exchange: impl FnMut((usize, Range<usize>), (usize, Range<usize>)) -> Result<()>,
 ) -> Result<()> {
-    let (rank, size) = (communicator.rank(), communicator.size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     for step in 0..size - 1 {
-        let [have, wanted] = [(rank + size - step) % size, (rank + 2 * size - step - 1) % size].map(&slice);
-        let (message, sums) = disjoint(x, have, wanted);
-        let message = bytemuck::cast_slice(message);
-        communicator.exchange(what, (next, message), (previous, bytemuck::cast_slice_mut(sums)))?;
+        let [have, wanted] = [rank + size - step, rank + 2 * size - step - 1].map(|of| range(of % size));
+        exchange((next, have), (previous, wanted))?;
     }
     Ok(())
 }

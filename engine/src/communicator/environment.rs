@@ -2,6 +2,63 @@
 
 use crate::error::{EngineError, Result};
 
+/// Processes that torchrun started, before they are connected ([`GpuRanks::connect`](Self::connect)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuRanks {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    /// Number of this process among those of its host, which is the number of its GPU.
+    pub local_rank: usize,
+    /// Processes on this host.
+    pub local_size: usize,
+    /// Host of rank 0, and a port that is free there.
+    pub(super) meeting_point: String,
+}
+
+impl GpuRanks {
+    /// The ranks of torchrun's variables; `None` if they name no other process. A launcher that starts a process per host may
+    /// leave out `LOCAL_RANK` and `LOCAL_WORLD_SIZE`.
+    ///
+    /// # Errors
+    /// A variable is missing or has no meaning.
+    pub fn find(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+        let Some(size @ 2..) = number(variable, "WORLD_SIZE")? else { return Ok(None) };
+        let missing = |name| {
+            EngineError::Launch(format!(
+                "WORLD_SIZE is {size}, but {name} is not set; start {size} processes with torchrun, which sets both, or unset \
+                 WORLD_SIZE if this process is alone"
+            ))
+        };
+        let rank = number(variable, "RANK")?.ok_or_else(|| missing("RANK"))?;
+        let host = variable("MASTER_ADDR").ok_or_else(|| missing("MASTER_ADDR"))?;
+        let port = number(variable, "MASTER_PORT")?.ok_or_else(|| missing("MASTER_PORT"))?;
+        if rank >= size {
+            return Err(EngineError::Launch(format!("RANK = {rank}: expected a number below WORLD_SIZE = {size}")));
+        }
+        // torchrun's own store has MASTER_PORT.
+        let port = if port < 65_535 { port + 1 } else { port - 1 };
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        Ok(Some(Self {
+            rank,
+            size,
+            local_rank: number(variable, "LOCAL_RANK")?.unwrap_or(0),
+            local_size: number(variable, "LOCAL_WORLD_SIZE")?.unwrap_or(1),
+            meeting_point: format!("{host}:{port}"),
+        }))
+    }
+}
+
+/// The number in a variable, if it is set.
+fn number(variable: &dyn Fn(&str) -> Option<String>, name: &str) -> Result<Option<usize>> {
+    match variable(name) {
+        None => Ok(None),
+        Some(text) => match text.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(EngineError::Launch(format!("{name} = {text}: expected a number"))),
+        },
+    }
+}
+
 /// Family of MPI libraries: the launcher of one does not connect processes of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
@@ -26,33 +83,20 @@ const SIZES: [(&str, Option<Family>); 3] =
     [("OMPI_COMM_WORLD_SIZE", Some(Family::OpenMpi)), ("PMI_SIZE", Some(Family::Mpich)), ("SLURM_NTASKS", None)];
 
 impl Launcher {
-    /// The launcher that started this process; `None` if it was started alone.
+    /// The launcher with MPI that started this process; `None` if none did.
     ///
     /// # Errors
-    /// A variable is no number, or the launcher starts processes for GPUs only.
+    /// A variable is no number.
     pub(super) fn find(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        let number = |name: &'static str| match variable(name) {
-            None => Ok(None),
-            Some(text) => match text.trim().parse::<usize>() {
-                Ok(number) => Ok(Some(number)),
-                Err(_) => Err(EngineError::Launch(format!("{name} = {text}: expected a number of processes"))),
-            },
-        };
         for (name, family) in SIZES {
-            match number(name)? {
+            match number(variable, name)? {
                 // One task of Slurm, or a shell inside an allocation for one.
                 Some(0 | 1) if family.is_none() => {}
                 Some(size) => return Ok(Some(Self { variable: name, size: size.max(1), family })),
                 None => {}
             }
         }
-        match number("WORLD_SIZE")? {
-            Some(size @ 2..) => Err(EngineError::Launch(format!(
-                "WORLD_SIZE says that torchrun started {size} processes, which can meet on GPUs only; start them with \
-                 `mpirun -n {size}`, or unset WORLD_SIZE if this process is alone"
-            ))),
-            _ => Ok(None),
-        }
+        Ok(None)
     }
 
     /// Files of MPI libraries, to be tried in order.
@@ -87,8 +131,12 @@ impl Launcher {
 mod tests {
     use super::*;
 
+    fn variable(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    }
+
     fn find(variables: &[(&str, &str)]) -> Result<Option<Launcher>> {
-        Launcher::find(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        Launcher::find(&variable(variables))
     }
 
     #[test]
@@ -104,8 +152,26 @@ mod tests {
     #[test]
     fn variables_that_cannot_be_followed_are_named() {
         let message = |variables: &[(&str, &str)]| find(variables).unwrap_err().to_string();
-        assert!(message(&[("WORLD_SIZE", "8")]).contains("`mpirun -n 8`"));
-        assert_eq!(message(&[("PMI_SIZE", "many")]), "PMI_SIZE = many: expected a number of processes");
+        assert_eq!(message(&[("PMI_SIZE", "many")]), "PMI_SIZE = many: expected a number");
+        let message = |variables: &[_]| GpuRanks::find(&variable(variables)).unwrap_err().to_string();
+        assert!(message(&[("WORLD_SIZE", "8")]).starts_with("WORLD_SIZE is 8, but RANK is not set; "));
+        let all = [("WORLD_SIZE", "8"), ("RANK", "8"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
+        assert_eq!(message(&all), "RANK = 8: expected a number below WORLD_SIZE = 8");
+    }
+
+    #[test]
+    fn ranks_of_torchrun_meet_beside_its_store() {
+        let of = |host, port, more: &[_]| {
+            let all = [("WORLD_SIZE", "8"), ("RANK", "5"), ("MASTER_ADDR", host), ("MASTER_PORT", port)];
+            GpuRanks::find(&variable(&[&all[..], more].concat())).unwrap().unwrap()
+        };
+        let ranks = of("node-0", "29500", &[("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "4")]);
+        let expected =
+            GpuRanks { rank: 5, size: 8, local_rank: 1, local_size: 4, meeting_point: "node-0:29501".to_owned() };
+        assert_eq!(ranks, expected);
+        assert_eq!(of("node-0", "65535", &[]).meeting_point, "node-0:65534");
+        assert_eq!(of("fe80::1", "29500", &[]).meeting_point, "[fe80::1]:29501");
+        assert_eq!(GpuRanks::find(&variable(&[("WORLD_SIZE", "1")])).unwrap(), None);
     }
 
     #[test]

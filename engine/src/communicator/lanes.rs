@@ -18,13 +18,19 @@
 //! A rank with l lanes keeps at most ⌊log₂ l⌋ sums beside the buffer that backward adds to, as a binary counter keeps digits;
 //! a few more where its lanes are no subtree.
 
-use super::{Communicator, all_reduce};
+use super::{
+    Communicator, all_reduce,
+    arrays::{Arrays, OnDevice, OnHost},
+};
 use crate::{
-    device::Device,
+    device::{Device, Gpu},
+    dtype::DType,
     error::{EngineError, Result},
+    memory::Arena,
     param::Gradients,
     tensor::Tensor,
 };
+use kernels::Cpu;
 use std::ops::Range;
 
 /// Lanes of rank `rank` of `size`.
@@ -109,8 +115,24 @@ pub struct LaneSums {
     sums: Vec<(Range<usize>, Tensor)>,
     /// Buffers for sums.
     spare: Vec<Tensor>,
-    /// Buffers of messages.
-    room: [Vec<f32>; 2],
+    room: Room,
+}
+
+/// Buffers of messages.
+#[derive(Debug)]
+enum Room {
+    Host([Vec<f32>; 2]),
+    /// For GPUs that exchange by themselves.
+    Device([Tensor; 2]),
+}
+
+impl Room {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Host(buffers) => buffers.iter().map(|buffer| 4 * buffer.len()).sum(),
+            Self::Device(buffers) => buffers.iter().map(Tensor::storage_bytes).sum(),
+        }
+    }
 }
 
 impl LaneSums {
@@ -123,15 +145,21 @@ impl LaneSums {
         // The sums that are kept while a lane is computed.
         let kept = own.clone().map(|lane| subtrees(own.start..lane).len()).max().unwrap_or(0);
         let spare = (0..kept).map(|_| gradients.buffer()).collect::<Result<_>>()?;
-        let room = all_reduce::room(&communicator, lanes.count, gradients.flat.len()).map(|len| vec![0.0; len]);
+        let lens = all_reduce::room(communicator.rank(), communicator.size(), lanes.count, gradients.flat.len());
+        let room = match gradients.device() {
+            Device::Cuda(gpu) if communicator.link(gpu).is_some() => {
+                let [room, outgoing] = lens.map(|len| Tensor::new(&Arena::on_gpu(gpu), [len], DType::F32));
+                Room::Device([room?, outgoing?])
+            }
+            _ => Room::Host(lens.map(|len| vec![0.0; len])),
+        };
         Ok(Self { communicator, lane: own.start, lanes, sums: Vec::new(), spare, room })
     }
 
     /// Bytes of the buffers.
     pub fn bytes(&self) -> usize {
         let tensors = self.sums.iter().map(|(_, sum)| sum).chain(&self.spare);
-        tensors.map(Tensor::storage_bytes).sum::<usize>()
-            + self.room.iter().map(|room| 4 * room.capacity()).sum::<usize>()
+        tensors.map(Tensor::storage_bytes).sum::<usize>() + self.room.bytes()
     }
 
     /// Begins a step.
@@ -176,20 +204,60 @@ impl LaneSums {
     /// A rank is gone or late, or the GPU failed.
     pub fn all_reduce(&mut self, what: &str, gradients: &mut Gradients) -> Result<()> {
         self.begin_lane(self.lanes.own.end, gradients)?;
-        let Self { communicator, lanes, sums, spare, room, .. } = self;
-        let cpu = gradients.device().processor().clone();
-        if communicator.size() == 1 {
+        if self.communicator.size() == 1 {
             return Ok(());
         }
-        if communicator.size().is_power_of_two() {
-            // The lanes of a rank are one subtree.
-            return gradients.on_host(|sum| all_reduce::halving(communicator, &cpu, what, sum, &mut room[0]));
+        match gradients.device().clone() {
+            Device::Cuda(gpu) if matches!(self.room, Room::Device(_)) => {
+                self.reduce_on_device(what, &gpu, gradients)?
+            }
+            device => self.reduce_on_host(what, device.processor(), gradients)?,
         }
-        let parts = sums.iter().map(|(_, sum)| sum.elements::<f32>()).collect::<Result<Vec<_>>>()?;
-        gradients.on_host(|last| all_reduce::by_slices(communicator, &cpu, what, lanes.count, &parts, last, room))?;
-        drop(parts);
-        spare.extend(sums.drain(..).map(|(_, sum)| sum));
+        self.spare.extend(self.sums.drain(..).map(|(_, sum)| sum));
         Ok(())
+    }
+
+    fn reduce(&self, arrays: &mut impl Arrays, len: usize) -> Result<()> {
+        let (rank, size) = (self.communicator.rank(), self.communicator.size());
+        // The lanes of one of 2^n ranks are one subtree.
+        match size.is_power_of_two() {
+            true => all_reduce::halving(arrays, rank, size, len),
+            false => all_reduce::by_slices(arrays, rank, size, self.lanes.count, len),
+        }
+    }
+
+    fn reduce_on_host(&mut self, what: &str, cpu: &Cpu, gradients: &mut Gradients) -> Result<()> {
+        let mut sums = std::mem::take(&mut self.sums);
+        let mut copies = Vec::new();
+        if gradients.device().gpu().is_some() {
+            copies = sums.iter().map(|(_, sum)| Ok(sum.elements::<f32>()?.into_owned())).collect::<Result<_>>()?;
+        }
+        let Room::Host(mut room) = std::mem::replace(&mut self.room, Room::Host(Default::default())) else {
+            unreachable!("on the host")
+        };
+        let done = gradients.on_host(|sum| {
+            let [incoming, outgoing] = &mut room;
+            let len = sum.len();
+            let mut arrays = vec![sum, &mut incoming[..], &mut outgoing[..]];
+            if copies.is_empty() {
+                arrays.extend(sums.iter_mut().map(|(_, sum)| sum.slice_mut::<f32>()));
+            } else {
+                arrays.extend(copies.iter_mut().map(|part| &mut part[..]));
+            }
+            self.reduce(&mut OnHost { communicator: &self.communicator, cpu, what, arrays }, len)
+        });
+        (self.room, self.sums) = (Room::Host(room), sums);
+        done
+    }
+
+    fn reduce_on_device(&mut self, what: &str, gpu: &Gpu, gradients: &mut Gradients) -> Result<()> {
+        let Room::Device(room) = &mut self.room else { unreachable!("on the GPU") };
+        let mut arrays = vec![gradients.flat.address_mut()];
+        arrays.extend(room.iter_mut().map(Tensor::address_mut));
+        arrays.extend(self.sums.iter_mut().map(|(_, sum)| sum.address_mut()));
+        let link = self.communicator.link(gpu).expect("there was one when the room was made");
+        let mut arrays = OnDevice { communicator: &self.communicator, link: &link, gpu, what, arrays };
+        self.reduce(&mut arrays, gradients.len())
     }
 }
 

@@ -8,31 +8,55 @@
 //!
 //! Libraries move bytes, and this crate adds: gradients are summed along a tree over the lanes of a step ([`lanes`]), so a sum
 //! has the same bits for any number of ranks and any library. A [`Transport`] is what moves the bytes: nothing for a process
-//! alone, memory between threads ([`Communicator::threads`]), MPI between processes ([`Communicator::from_environment`]).
+//! alone, memory between threads ([`Communicator::threads`]), MPI between processes, NCCL between GPUs without MPI
+//! ([`Start::from_environment`]). Where ranks have GPUs and a [`Transport`], gradients go over NCCL
+//! ([`Communicator::connect_gpus`]), and all else over the transport.
 //!
 //! Every rank calls the same functions in the same order. A rank that waits longer than the timeout for another returns an
 //! error that names it.
 
 mod all_reduce;
+mod arrays;
 mod environment;
+mod gpus;
 mod lanes;
+mod library;
 mod mpi;
+mod nccl;
+mod start;
 mod threads;
 mod watchdog;
 
+pub use environment::GpuRanks;
+pub use gpus::GradientPath;
 pub use lanes::{LaneSums, Lanes};
+pub use start::Start;
 
-use crate::error::{EngineError, Result};
+use crate::{
+    device::Gpu,
+    error::{EngineError, Result},
+};
+use nccl::Link;
 use std::{
     fmt::Debug,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 use watchdog::Watchdog;
 
 /// Time that a rank waits for another, unless it is set.
 const TIMEOUT: Duration = Duration::from_secs(600);
+/// Time of polling without a pause; then a rank sleeps between polls, so that it does not disturb others on its core.
+const EAGER: Duration = Duration::from_millis(50);
+/// Pause between polls.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Gives up the core between two polls for something that has not come for `waited`.
+fn pause(waited: Duration) {
+    if waited < EAGER { thread::yield_now() } else { thread::sleep(PAUSE) }
+}
 
 /// Moves bytes between ranks.
 trait Transport: Debug + Send + Sync {
@@ -70,20 +94,53 @@ trait Transport: Debug + Send + Sync {
 /// Why an exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Failure {
-    /// A rank did not answer in time.
-    Late { rank: usize },
+    /// A rank did not answer in time, or another one.
+    Late { rank: usize, or: Option<usize> },
     /// A rank has ended.
     Gone { rank: usize },
     /// The library did not return in time.
     Stuck { call: &'static str },
     /// The library returned an error.
     Library { call: &'static str, code: i32 },
+    /// NCCL returned an error, in its own words.
+    Nccl { call: &'static str, reason: String },
+    /// This rank's GPU failed.
+    Device(String),
+    /// An earlier exchange failed.
+    Closed,
+}
+
+impl Failure {
+    /// The error of rank `rank` in the exchange `what`, which may take `timeout`.
+    fn of_rank(&self, rank: usize, what: &str, timeout: Duration) -> EngineError {
+        let problem = match self {
+            Self::Late { rank, or } => format!(
+                "rank {rank}{} did not answer within {} s; it may be stopped, or its network may be gone",
+                or.map(|other| format!(" or {other}")).unwrap_or_default(),
+                timeout.as_secs_f64()
+            ),
+            Self::Gone { rank } => format!("rank {rank} has ended; its own message says why"),
+            Self::Stuck { call } => format!(
+                "{call} did not return within {} s; another rank may be stopped, or its network may be gone",
+                timeout.as_secs_f64()
+            ),
+            Self::Library { call, code } => format!("{call} returned {code}"),
+            Self::Nccl { call, reason } => {
+                format!("NCCL failed in {call}: {reason}; set NCCL_DEBUG=WARN to see more")
+            }
+            Self::Device(reason) => reason.clone(),
+            Self::Closed => "an earlier exchange failed".to_owned(),
+        };
+        EngineError::Communication { rank, what: what.to_owned(), problem }
+    }
 }
 
 /// This process among those that train together.
 #[derive(Clone, Debug)]
 pub struct Communicator {
     transport: Arc<dyn Transport>,
+    /// The way from GPU to GPU.
+    link: Option<Arc<Link>>,
     /// Shared by all clones.
     timeout: Arc<Mutex<Duration>>,
     /// For transports whose calls may not return.
@@ -99,7 +156,7 @@ impl Default for Communicator {
 
 impl Communicator {
     fn over(transport: Arc<dyn Transport>) -> Self {
-        Self { transport, timeout: Arc::new(Mutex::new(TIMEOUT)), watchdog: None }
+        Self { transport, link: None, timeout: Arc::new(Mutex::new(TIMEOUT)), watchdog: None }
     }
 
     /// `size` ranks of this process, each for a thread of its own: for tests, and for machines with several NUMA nodes. A rank
@@ -109,26 +166,6 @@ impl Communicator {
     /// If `size` is 0.
     pub fn threads(size: usize) -> Vec<Self> {
         threads::Member::new(size).into_iter().map(|member| Self::over(Arc::new(member))).collect()
-    }
-
-    /// The ranks that a launcher (`mpirun`, `srun`) started, through the MPI library that it belongs to; a process alone if no
-    /// launcher did. To be called once, by the main thread.
-    ///
-    /// A library may keep this thread, for instance because another process is stopped. After the timeout the process ends
-    /// with exit code 1, by another thread, which calls `report` before.
-    ///
-    /// # Errors
-    /// A launcher started several processes but there is no MPI library, or it does not know of the others.
-    pub fn from_environment(report: impl Fn(&EngineError) + Send + 'static) -> Result<Self> {
-        let Some(launcher) = environment::Launcher::find(&|name| std::env::var(name).ok())? else {
-            return Ok(Self::default());
-        };
-        let watchdog = Watchdog::start(move |error| {
-            report(error);
-            mpi::leave();
-        });
-        let transport = mpi::start(&launcher, &watchdog)?;
-        Ok(Self { watchdog: Some(watchdog), ..Self::over(transport) })
     }
 
     /// Number of this process, from 0.
@@ -158,8 +195,10 @@ impl Communicator {
     /// Sends `send` to a rank and fills `receive` with what a rank sends; `what` names it in errors.
     fn exchange(&self, what: &str, send: (usize, &[u8]), receive: (usize, &mut [u8])) -> Result<()> {
         let late = if receive.1.is_empty() { send.0 } else { receive.0 };
-        self.watched(what, &Failure::Late { rank: late }, || self.transport.exchange(send, receive, self.timeout()))
-            .map_err(|failure| self.failed(what, &failure))
+        self.watched(what, &Failure::Late { rank: late, or: None }, || {
+            self.transport.exchange(send, receive, self.timeout())
+        })
+        .map_err(|failure| self.failed(what, &failure))
     }
 
     /// Runs `work`, which ends as `failure` if the library does not return.
@@ -170,20 +209,13 @@ impl Communicator {
         }
     }
 
+    /// The way to the GPUs of the other ranks, if `gpu` has one.
+    fn link(&self, gpu: &Gpu) -> Option<Arc<Link>> {
+        self.link.clone().filter(|link| link.is_of(gpu))
+    }
+
     fn failed(&self, what: &str, failure: &Failure) -> EngineError {
-        let problem = match failure {
-            Failure::Late { rank } => format!(
-                "rank {rank} did not answer within {} s; it may be stopped, or its network may be gone",
-                self.timeout().as_secs_f64()
-            ),
-            Failure::Gone { rank } => format!("rank {rank} has ended; its own message says why"),
-            Failure::Stuck { call } => format!(
-                "{call} did not return within {} s; another rank may be stopped, or its network may be gone",
-                self.timeout().as_secs_f64()
-            ),
-            Failure::Library { call, code } => format!("{call} returned {code}"),
-        };
-        EngineError::Communication { rank: self.rank(), what: what.to_owned(), problem }
+        failure.of_rank(self.rank(), what, self.timeout())
     }
 
     /// The `mine` of every rank, in the order of ranks. `what` names it in errors.
@@ -239,7 +271,16 @@ impl Communicator {
     /// If there are not as many parts as ranks, or they overlap or lie outside the values.
     pub fn gather_parts(&self, what: &str, parts: &[Range<usize>], values: &mut [f32]) -> Result<()> {
         assert_eq!(parts.len(), self.size(), "gather_parts: a part for each rank");
-        all_reduce::pass_on(self, what, |rank| parts[rank].clone(), values)
+        all_reduce::pass_on(
+            self.rank(),
+            self.size(),
+            |rank| parts[rank].clone(),
+            |(to, have), (from, wanted)| {
+                let [have, wanted] =
+                    values.get_disjoint_mut([have, wanted]).expect("the parts of two ranks do not overlap");
+                self.exchange(what, (to, bytemuck::cast_slice(have)), (from, bytemuck::cast_slice_mut(wanted)))
+            },
+        )
     }
 
     /// On the first rank, the parts `mine` of all ranks one after another: `parts` of a whole, in the order of ranks. Empty on the
@@ -313,11 +354,17 @@ impl Communicator {
 
     /// Ends all ranks because this one cannot go on; returns if the transport has no way to end them.
     pub fn abort(&self) {
+        if let Some(link) = &self.link {
+            link.abort();
+        }
         self.watched("the end of all ranks", &Failure::Stuck { call: "MPI_Abort" }, || self.transport.abort());
     }
 
     /// Leaves the other ranks after the last exchange; all ranks call it.
     pub fn finish(&self) {
+        if let Some(link) = &self.link {
+            link.finish(self.timeout());
+        }
         self.watched("the end", &Failure::Stuck { call: "MPI_Finalize" }, || self.transport.finish());
     }
 }

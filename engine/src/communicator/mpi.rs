@@ -12,12 +12,15 @@
 #![allow(unsafe_code)]
 
 use super::environment::Launcher;
-use super::watchdog::Watchdog;
-use super::{Failure, TIMEOUT, Transport};
+use super::{
+    Failure, TIMEOUT, Transport,
+    library::{function, reason},
+    pause,
+    watchdog::Watchdog,
+};
 use crate::error::{EngineError, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::{
-    error::Error,
     ffi::{c_int, c_void},
     fmt,
     ops::Range,
@@ -26,10 +29,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time of testing without a pause; then a rank sleeps between tests, so that it does not disturb others on its core.
-const EAGER: Duration = Duration::from_millis(50);
-/// Pause between tests.
-const PAUSE: Duration = Duration::from_micros(100);
 /// Bytes of a status, more than any ABI's.
 const STATUS: usize = 128;
 /// Tag of all messages: those of one rank to another arrive in order.
@@ -122,21 +121,6 @@ struct Session<H: Handle> {
     /// Locked during an exchange: threads call the library one at a time.
     messages: Mutex<Messages<H>>,
     watchdog: Arc<Watchdog>,
-}
-
-/// The dynamic loader's own words.
-fn reason(error: &libloading::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-/// The function `name` of `library`.
-///
-/// # Safety
-/// F is the type of the function.
-unsafe fn function<F: Copy>(library: &Library, file: &str, name: &str) -> Result<F> {
-    // SAFETY: the caller's promise.
-    let symbol = unsafe { library.get::<F>(name) };
-    symbol.map(|symbol| *symbol).map_err(|error| EngineError::Launch(format!("{file}: {}", reason(&error))))
 }
 
 /// The address of the object `name`, for libraries whose handles are such addresses.
@@ -343,9 +327,9 @@ impl<H: Handle> Session<H> {
             }
             let waited = moved.elapsed();
             if waited > timeout {
-                return Err(Failure::Late { rank: if is_received { to } else { from } });
+                return Err(Failure::Late { rank: if is_received { to } else { from }, or: None });
             }
-            if waited < EAGER { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+            pause(waited);
         }
     }
 }

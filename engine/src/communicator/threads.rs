@@ -84,7 +84,7 @@ impl Transport for Member {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Failure::Late { rank: from });
+                return Err(Failure::Late { rank: from, or: None });
             }
             post = self.shared.changed.wait_timeout(post, left).unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -153,6 +153,28 @@ impl Driver for CudaDriver {
     fn synchronize(&self) -> Result<(), DriverError> {
         self.session.synchronize()
     }
+
+    fn is_simulated(&self) -> bool {
+        false
+    }
+
+    fn stream(&self) -> Result<usize, DriverError> {
+        self.session.bind()?;
+        Ok(self.session.stream().expose_provenance())
+    }
+
+    fn library_address(&self, address: DeviceAddress, _: usize, _: bool) -> Result<usize, DriverError> {
+        Ok(address.0 as usize)
+    }
+
+    fn is_idle(&self) -> Result<bool, DriverError> {
+        self.session.bind()?;
+        // SAFETY: the stream is this driver's own and lives as long; the call waits for nothing.
+        match unsafe { sys::cuStreamQuery(self.session.stream()) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => status.result().map(|()| true).map_err(failed("cuStreamQuery")),
+        }
+    }
 }
 
 impl Drop for CudaDriver {

@@ -237,6 +237,30 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Errors
     /// A kernel failed.
     fn synchronize(&self) -> Result<(), DriverError>;
+
+    /// True if only libraries made for the simulator can use the stream and the memory.
+    fn is_simulated(&self) -> bool;
+
+    /// Makes the device current on this thread and returns the handle of the stream, for a library that adds work to it. A
+    /// simulated device has the address of an `AtomicU64` as its handle: the library adds 1 for each piece of work, and
+    /// subtracts it when the work is done.
+    ///
+    /// # Errors
+    /// The device cannot be made current.
+    fn stream(&self) -> Result<usize, DriverError>;
+
+    /// Address that a library is given for `bytes` bytes at `address`, which it reads, or writes if `is_written`, until the
+    /// stream is idle. Valid until the memory is freed; nothing else uses the bytes meanwhile.
+    ///
+    /// # Errors
+    /// They are not within one allocation, or not initialized. A real driver checks neither.
+    fn library_address(&self, address: DeviceAddress, bytes: usize, is_written: bool) -> Result<usize, DriverError>;
+
+    /// True if everything on the stream is done.
+    ///
+    /// # Errors
+    /// A kernel failed.
+    fn is_idle(&self) -> Result<bool, DriverError>;
 }
 
 #[cfg(test)]

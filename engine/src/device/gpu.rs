@@ -198,6 +198,22 @@ impl Gpu {
         Ok(driver.synchronize()?)
     }
 
+    /// The driver, for a thread that calls a library: what is recorded may not have started yet.
+    pub(crate) fn driver(&self) -> &dyn Driver {
+        &*self.0.driver
+    }
+
+    /// [`Driver::library_address`], once everything recorded is started.
+    pub(crate) fn library_address(
+        &self,
+        address: DeviceAddress,
+        bytes: usize,
+        is_written: bool,
+    ) -> Result<usize, DriverError> {
+        let (_guard, driver) = self.in_order()?;
+        driver.library_address(address, bytes, is_written)
+    }
+
     /// Memory for `bytes` bytes, not cleared.
     ///
     /// # Errors

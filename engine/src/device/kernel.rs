@@ -167,6 +167,15 @@ impl Gpu {
         self.map(Function::Scale, &[x], Some(1.0), y)
     }
 
+    /// y = x, `count` f32 from the given addresses on.
+    pub(crate) fn copy_elements(&self, x: DeviceAddress, y: DeviceAddress, count: usize) -> Result<()> {
+        let dtype = storage(DType::F32);
+        let kernel = Map::new(Function::Scale, dtype, dtype, 1, count);
+        let kernel = if aligned(&[x, y]) { kernel } else { Map { vector: 1, ..kernel } };
+        let arguments = MapArgs::new(Function::Scale, &[x.into()], y.into(), Some(1.0), [1, count]);
+        self.run(&kernel, kernel.launch(1, count), &arguments)
+    }
+
     /// `columns` numbers of each of `rows` rows, copied. Each side: the address of the first, and how long its rows are.
     pub(crate) fn copy_columns(
         &self,

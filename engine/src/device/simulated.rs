@@ -12,7 +12,10 @@ use ptx::{
     Launch,
     sim::{self, Memory, Module, Options},
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 /// A simulated GPU.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub struct SimulatedDriver {
     info: GpuInfo,
     state: Mutex<State>,
     graphs: Mutex<GraphCache<SimulatedGraph>>,
+    /// Pieces of work of libraries that are not done. On the heap: its address is the handle of the stream.
+    library_work: Box<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -43,7 +48,7 @@ impl SimulatedDriver {
             driver: (13, 0),
         };
         let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new() });
-        Self { info, state, graphs: Mutex::default() }
+        Self { info, state, graphs: Mutex::default(), library_work: Box::default() }
     }
 
     /// A simulated GPU with so much memory.
@@ -186,11 +191,60 @@ impl Driver for SimulatedDriver {
     fn synchronize(&self) -> Result<(), DriverError> {
         Ok(())
     }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
+    fn stream(&self) -> Result<usize, DriverError> {
+        Ok(std::ptr::from_ref(&*self.library_work).expose_provenance())
+    }
+
+    fn library_address(&self, address: DeviceAddress, bytes: usize, is_written: bool) -> Result<usize, DriverError> {
+        let pointer = self.state().memory.host_pointer(address.0, bytes, is_written).map_err(failed("library"))?;
+        Ok(pointer.expose_provenance())
+    }
+
+    fn is_idle(&self) -> Result<bool, DriverError> {
+        // What the library wrote before it subtracted is visible from here on.
+        Ok(self.library_work.load(Ordering::Acquire) == 0)
+    }
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
+
+    /// A library that adds a piece of work, as one for simulated GPUs does.
+    #[test]
+    fn a_library_reads_and_writes_at_the_addresses_that_it_is_given() {
+        let driver = SimulatedDriver::new((8, 0));
+        let memory = driver.allocate(64).unwrap();
+        driver.copy_in(memory, &[5; 32]).unwrap();
+        let at = |byte| DeviceAddress(memory.0 + byte);
+        let error = driver.library_address(at(16), 32, false).unwrap_err().to_string();
+        assert!(error.contains("byte 32 of `tensor` was never written"), "{error}");
+        assert!(driver.library_address(at(48), 32, true).is_err(), "beyond the allocation");
+        let from = driver.library_address(at(8), 8, false).unwrap();
+        let to = driver.library_address(at(40), 8, true).unwrap();
+        let work: *const AtomicU64 = std::ptr::with_exposed_provenance(driver.stream().unwrap());
+        assert!(driver.is_idle().unwrap());
+        // SAFETY: the handle is the address of the counter, which lives as long as the driver.
+        let work = unsafe { &*work };
+        work.fetch_add(1, Ordering::Relaxed);
+        assert!(!driver.is_idle().unwrap());
+        // SAFETY: both are 8 bytes of the allocation that do not overlap, and no other thread uses it.
+        unsafe {
+            let from: *const u8 = std::ptr::with_exposed_provenance(from);
+            std::ptr::copy_nonoverlapping(from, std::ptr::with_exposed_provenance_mut(to), 8);
+        }
+        work.fetch_sub(1, Ordering::Release);
+        assert!(driver.is_idle().unwrap());
+        let mut seen = [0; 8];
+        driver.copy_out(&mut seen, at(40)).unwrap();
+        assert_eq!(seen, [5; 8]);
+    }
 
     #[test]
     fn a_graph_refuses_what_a_driver_would() {

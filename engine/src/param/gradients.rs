@@ -90,7 +90,7 @@ impl Gradients {
     ///
     /// # Errors
     /// `change` failed, or the GPU did.
-    pub(crate) fn on_host(&mut self, change: impl FnOnce(&mut [f32]) -> Result<()>) -> Result<()> {
+    pub fn on_host(&mut self, change: impl FnOnce(&mut [f32]) -> Result<()>) -> Result<()> {
         if self.flat.gpu().is_none() {
             return change(self.flat.slice_mut());
         }

@@ -10,6 +10,8 @@ mod finetune;
 mod forward;
 mod kernels_command;
 mod kills;
+#[cfg(unix)]
+mod nccl;
 mod profile;
 mod ranks;
 mod resume;

@@ -4,7 +4,9 @@
 //! its library in `PLACE/lib`: that of `pip install mpich`, which has the standard ABI.
 #![cfg(unix)]
 
+use crate::nccl::{Fake, SHORT};
 use albert_tests::{
+    fake::compile,
     program::{Finished, albert, finish, program},
     run_folder::{World, assert_same_run, corpus},
 };
@@ -270,7 +272,13 @@ fn a_launcher_without_its_library_is_named() {
     let arguments = arguments(&world, "run", &[]);
     finish(albert(&arguments).env("PMI_SIZE", "4").env("ALBERT_MPI", "libnone.so"))
         .fails_with(&["PMI_SIZE is 4, but no MPI library can be opened (libnone.so: ", "set ALBERT_MPI to its file"]);
-    finish(albert(&arguments).env("WORLD_SIZE", "8")).fails_with(&["torchrun started 8 processes", "`mpirun -n 8`"]);
+    finish(albert(&arguments).env("WORLD_SIZE", "8")).fails_with(&["WORLD_SIZE is 8, but RANK is not set", "torchrun"]);
+    let torchrun = [("WORLD_SIZE", "8"), ("RANK", "3"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+    finish(albert(&arguments).envs(torchrun)).fails_with(&[
+        "torchrun started 8 processes",
+        "pass --device cuda",
+        "`mpirun -n 8`",
+    ]);
 }
 
 #[test]
@@ -303,6 +311,36 @@ fn ranks_that_differ_are_refused() {
         let finished = launcher.run(2, &arguments(&world, "run", &["--device", "cuda:0"]));
         assert_ne!(finished.code, Some(0));
         finished.says(&["of one host would share cuda:0; with --device cuda each takes its own"]);
+    }
+}
+
+/// Over a fake library, whose path is named; simulated GPUs have no other.
+#[test]
+fn gradients_of_gpus_go_over_nccl_or_the_ranks_say_why_not() {
+    let Some(fake) = Fake::new() else { return };
+    let world = World::new();
+    finish(&mut albert(&world.pretrain("one", &SHORT))).succeeds();
+    for (i, launcher) in launchers().iter().enumerate() {
+        let start = |run: &str, variable: Option<&str>| {
+            let mut command = launcher.start(2, program(), &world.pretrain(run, &SHORT));
+            finish(command.envs(variable.map(|file| ("ALBERT_NCCL", file))))
+        };
+        let host = "gradients over MPI through the host, not over NCCL: ";
+        let [simulated, off] = ["the GPU is simulated", "ALBERT_NCCL is off"].map(|reason| format!("{host}{reason}"));
+        for (name, variable, said) in [
+            ("nccl", Some(&*fake.file()), "gradients over NCCL 2.27.3"),
+            ("host", None, &simulated),
+            ("off", Some("off"), &off),
+        ] {
+            let run = format!("{name}-{i}");
+            start(&run, variable).succeeds().says(&[said]);
+            assert_same_run(&world.path("one"), &world.path(&run), &format!("{name} under {}", launcher.command));
+        }
+        let refused = start("refused", Some("libnone.so"));
+        assert_ne!(refused.code, Some(0));
+        refused.says(&["ALBERT_NCCL = libnone.so: libnone.so: ", "or to off for gradients through the host"]);
+        let calls = fake.calls();
+        assert_eq!(calls, ["destroy 0", "destroy 1", "init 0 of 2", "init 1 of 2"], "{}", launcher.command);
     }
 }
 
@@ -376,11 +414,10 @@ fn a_library_of_another_launcher_is_named() {
 #[test]
 fn a_library_that_does_not_return_is_named() {
     let world = World::new();
-    let (source, library) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("fake/mpi.rs"), world.path("libmirror.so"));
-    let compiler = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
-    let mut compile = Command::new(compiler);
-    compile.args(["--edition", "2024", "--crate-type", "cdylib", "-o"]).arg(&library).arg(source);
-    assert!(compile.status().is_ok_and(|status| status.success()), "{compile:?} fails");
+    let library = world.path("libmirror.so");
+    if !compile("mpi.rs", &library, &[]) {
+        return;
+    }
     let run = |name: &str, blocks: &str| {
         let timeout = ["run.communication_timeout=1", "schedule.steps=8"];
         let mut command = albert(&arguments(&world, name, &timeout));

@@ -216,6 +216,22 @@ impl Memory {
         Ok(())
     }
 
+    /// Pointer to `bytes` bytes at `address`, an address within an allocation, for code outside of the simulator; valid until
+    /// the allocation is freed. `is_written`: the code writes them all, so they count as written.
+    ///
+    /// # Errors
+    /// If not all of it does, or if a byte that the code reads was never written.
+    pub fn host_pointer(&mut self, address: u64, bytes: usize, is_written: bool) -> Result<*mut u8, Error> {
+        let (index, at) = self.find(address, bytes as u64, usize::MAX).map_err(host)?;
+        let region = &mut self.allocations[index].region;
+        if is_written {
+            region.written[at..at + bytes].fill(1);
+        } else if let Some(byte) = region.unwritten(at, bytes) {
+            return Err(Error::Host(format!("byte {byte} of `{}` was never written", region.name)));
+        }
+        Ok(region.bytes.as_mut_ptr().wrapping_add(at))
+    }
+
     /// A copy without the record of accesses: a launch on it behaves as on this one.
     pub fn snapshot(&self) -> Memory {
         let of = |region: &Region| Region {
