@@ -141,7 +141,8 @@ fn every_rank_gathers_what_all_have() {
 
 #[test]
 fn parts_of_any_length_make_the_whole() {
-    for parts in [vec![0..7], vec![0..3, 3..3, 3..MESSAGE], vec![0..0, 0..MESSAGE + 5, MESSAGE + 5..MESSAGE + 6]] {
+    for parts in [vec![0..7, 7..7], vec![0..3, 3..3, 3..MESSAGE], vec![0..0, 0..MESSAGE + 5, MESSAGE + 5..MESSAGE + 6]]
+    {
         let whole: Vec<f32> = (0..parts.last().unwrap().end).map(|i| i as f32).collect();
         for (rank, (completed, collected)) in on_ranks(parts.len(), |rank| {
             let own = parts[rank.rank()].clone();
