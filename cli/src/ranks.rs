@@ -1,4 +1,4 @@
-//! The ranks of a training command that a launcher started (`mpirun -n 4 albert pretrain ..`).
+//! The ranks of a command that a launcher started (`mpirun -n 4 albert pretrain ..`).
 
 use crate::output::{self, tell};
 use albert::train::Worker;
@@ -13,7 +13,14 @@ pub(crate) const LONGEST_RUN: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
     let communicator = Communicator::from_environment()?;
     match worker(device, &communicator).and_then(command) {
-        Err(error) if communicator.size() > 1 => {
+        Err(mut error) if communicator.size() > 1 => {
+            // An error of all ranks is printed by the first, which then ends the others.
+            if !communicator.is_first() {
+                thread::sleep(Duration::from_millis(500));
+            }
+            if !error.to_string().starts_with("rank ") {
+                error = error.context(format!("rank {}", communicator.rank()));
+            }
             // Before the others are ended, and with them perhaps this rank. Launchers lose what is printed as they end.
             output::print_error(&error);
             thread::sleep(Duration::from_millis(300));
