@@ -109,12 +109,12 @@ fn ranks_write_the_files_of_one_process() {
 
 #[test]
 fn ranks_cut_any_text_as_one_process_does() {
-    for seed in 0..60 {
+    for seed in 0..24 {
         let count = [5, 40, 300][seed as usize % 3];
         let texts = (0..1 + seed % 3)
             .map(|i| Source::Memory { name: format!("{i}.txt"), text: lines(100 * seed + i, count).into() });
         let layout = [TextLayout::Sentences, TextLayout::Paragraphs][seed as usize % 2];
-        for (blank_lines_between_documents, lossy) in [(1, true), (2, true), (3, false), (9, true)] {
+        for (blank_lines_between_documents, lossy) in [(1, true), (2, false), (3, true)] {
             let corpus = CorpusSettings { layout, lossy, blank_lines_between_documents, ..Default::default() };
             assert_same(&texts.clone().collect::<Vec<_>>(), &corpus, 0.2, &format!("text {seed}, {corpus:?}"));
         }
@@ -151,7 +151,7 @@ fn a_rank_that_cannot_read_its_part_is_named_and_earlier_data_stays() {
             assert!(found[1..].iter().all(|found| found.as_ref().unwrap_err().contains("rank 0 has ended")));
             named += 1;
         }
-        assert_eq!(contents(&out), before, "{ranks} ranks");
+        assert!(contents(&out) == before, "{ranks} ranks, damage at {at}");
     }
     assert!(named > 2, "{named}");
 }

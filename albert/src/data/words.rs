@@ -67,12 +67,14 @@ pub fn count_words(
             return Ok(WordCounts::default());
         }
         let from = rank + distance;
-        while from < size {
-            let message = communicator.receive(WORDS, from)?;
-            if message.is_empty() {
-                break;
+        if from < size {
+            loop {
+                let message = communicator.receive(WORDS, from)?;
+                if message.is_empty() {
+                    break;
+                }
+                words.add_message(&message)?;
             }
-            words.add_message(&message)?;
         }
         distance *= 2;
     }
