@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use engine::Communicator;
@@ -182,6 +183,43 @@ fn ranks_that_differ_and_ranks_that_are_gone_are_named() {
     assert!(missing[0].starts_with("rank 0, settings: rank 1 has ended"), "{missing:?}");
     let folders = try_build(&|_| (CorpusSettings::default(), vec![Source::File(folder.path().into())]));
     assert!(folders.iter().any(|e| e.contains("not a file, and ranks read different parts")), "{folders:?}");
+}
+
+/// Parts before the end of the rank are appended, and shards are written.
+#[test]
+fn a_rank_that_ends_in_the_middle_is_named_and_earlier_data_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (corpus, split) = (CorpusSettings { tokens_per_shard: 300, ..Default::default() }, SplitSettings::default());
+    let texts = sources(&[&text(1, 200, 90, 6, 12)]);
+    build_on(&Communicator::default(), &texts, folder.path(), &corpus, &split).unwrap();
+    let before = contents(folder.path());
+    let vocabulary = vocabulary(200);
+    for victim in [0, 2] {
+        let found = on_ranks(3, |communicator| {
+            let left = AtomicUsize::new(200);
+            let new_encoder = || {
+                |sentence: &str, ids: &mut Vec<u32>| {
+                    let is_over = communicator.rank() == victim && left.fetch_sub(1, Relaxed) < 180;
+                    // Without the message of a panic.
+                    if is_over { std::panic::resume_unwind(Box::new("ended")) } else { encode(sentence, ids) }
+                }
+            };
+            let (texts, out) = (texts.clone(), folder.path());
+            let work = || build_with(texts, out, &corpus, &split, &vocabulary, new_encoder, communicator);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|_| communicator.abort())
+        });
+        for (rank, found) in found.into_iter().enumerate() {
+            match found {
+                Err(()) => assert_eq!(rank, victim),
+                Ok(found) => {
+                    let error = found.unwrap_err().to_string();
+                    assert!(rank != victim && error.contains("has ended; its own message says why"), "{rank}: {error}");
+                }
+            }
+        }
+        build_on(&Communicator::default(), &texts, folder.path(), &corpus, &split).unwrap();
+        assert!(contents(folder.path()) == before, "rank {victim}");
+    }
 }
 
 #[test]
