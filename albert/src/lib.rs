@@ -45,6 +45,7 @@ pub mod loaded;
 pub mod metrics;
 pub mod model;
 pub mod pretrain;
+mod ranks;
 pub mod report;
 pub mod span;
 pub mod tasks;

@@ -15,6 +15,7 @@ use albert::data::{
 };
 use albert::tokenizer::Tokenizer;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use engine::Communicator;
 
 /// Runs two epochs; returns their number of tokens.
 fn two_epochs(sampler: &mut Sampler, batch: &mut Batch) -> u64 {
@@ -38,7 +39,7 @@ fn loading(criterion: &mut Criterion) {
             let folder = std::env::temp_dir().join(format!("albert-loader-{}", std::process::id()));
             let text = vec![Source::File(root.join("cli/data/public_domain.txt"))];
             let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-            data::build(text, &folder, &corpus, &split, &tokenizer, |_| ())
+            data::build(text, &folder, &corpus, &split, &tokenizer, &Communicator::default())
                 .expect("the text is long enough for shards");
             folder
         },

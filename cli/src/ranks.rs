@@ -1,4 +1,4 @@
-//! The ranks of a training command that a launcher started (`mpirun -n 4 albert pretrain ..`).
+//! The ranks of a command that a launcher started (`mpirun -n 4 albert pretrain ..`).
 
 use crate::output::{self, tell};
 use albert::train::Worker;
@@ -37,10 +37,17 @@ pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>
 
 /// Leaves the other ranks with the result of this one.
 fn leave(communicator: &Communicator, result: Result<ExitCode>) -> Result<ExitCode> {
-    let Err(error) = result else {
+    let Err(mut error) = result else {
         communicator.finish();
         return result;
     };
+    // An error of all ranks is printed by the first, which then ends the others.
+    if !communicator.is_first() {
+        thread::sleep(Duration::from_millis(500));
+    }
+    if !error.to_string().starts_with("rank ") {
+        error = error.context(format!("rank {}", communicator.rank()));
+    }
     // Before the others are ended, and with them perhaps this rank. Launchers lose what is printed as they end.
     output::print_error(&error);
     thread::sleep(Duration::from_millis(300));

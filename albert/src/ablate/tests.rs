@@ -41,7 +41,8 @@ fn world() -> tempfile::TempDir {
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_json().unwrap()).unwrap();
     let source = Source::Memory { name: "numbers.txt".into(), text: text.into_bytes().into() };
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-    build(vec![source], &folder.path().join("data"), &corpus, &split, &tokenizer, |_| {}).unwrap();
+    build(vec![source], &folder.path().join("data"), &corpus, &split, &tokenizer, &engine::Communicator::default())
+        .unwrap();
     let task = folder.path().join("task");
     std::fs::create_dir(&task).unwrap();
     for (name, from) in [("train", 0), ("dev", 200)] {

@@ -4,22 +4,33 @@
 //! appended to its shard in corpus order: the files do not depend on the number of threads. Memory: the text and ids in
 //! flight, and 4 bytes a sentence and 16 a document until a shard is closed. The index is written last and replaced
 //! atomically, so a folder contains the old data or the new.
+//!
+//! ```text
+//! rank 0    part 0 ─ encode ─┐                part 2 ─ encode ─┐
+//!                            ├─ append 0, 1 ─                  ├─ append 2, 3 ─ .. shards, index
+//! rank 1    part 1 ─ encode ─┘ send           part 3 ─ encode ─┘ send
+//! ```
+//!
+//! Ranks read and tokenize parts in turn ([`Part`]). The first appends all of them in order and alone writes, so the files do
+//! not depend on the number of ranks; it holds one part of another rank at a time.
 
 use std::path::Path;
-use std::sync::Mutex;
 
+use engine::Communicator;
 use engine::io::{AtomicFile, create_dir_synced};
-use rayon::prelude::*;
+use serde_json::json;
 
-use super::corpus::{Document, Documents, Source};
+use super::corpus::{Documents, Part, Source, empty};
 use super::dataset::{
     BuildReport, FORMAT, INDEX_FILE, Index, SideIndex, SourceCounts, VERSION, read_index, write_index,
 };
+use super::encode::{Encoded, EncodedPart, Encoding};
 use super::error::DataError;
 use super::settings::{CorpusSettings, SplitSettings};
 use super::shard_writer::{ShardWriter, is_shard_name};
 use super::split::{Side, Splitter};
 use super::vocabulary::Vocabulary;
+use crate::ranks::expect_alike;
 use crate::tokenizer::{Encoder, Tokenizer, TokenizerError};
 
 /// Text in one parallel batch, in bytes.
@@ -27,27 +38,33 @@ const BATCH_BYTES: usize = 4 << 20;
 /// Places of each kind in a report.
 const LISTED: usize = 20;
 
-/// Builds the shards and the index of `sources` in the folder `out`, which is created if it is missing. `progress` receives
-/// the bytes read so far.
+/// Names of what ranks exchange.
+const PART: &str = "a part of the text";
+const OUTCOME: &str = "the outcome of the build";
+
+/// Builds the shards and the index of `sources` in the folder `out`, which is created if it is missing. All ranks of
+/// `communicator` call it with the same values and see the same sources, which must be files or in memory if there are several
+/// ranks; the first alone writes to `out`.
 ///
 /// # Errors
 /// Those of reading and writing, [`DataError::EmptyCorpus`], [`DataError::NoTokens`], [`DataError::OneDocument`], and
 /// [`DataError::Setting`] for settings out of range; [`DataError::File`] also if another build runs in `out`. On an error,
-/// earlier data in `out` is unchanged.
+/// earlier data in `out` is unchanged. [`DataError::Rank`] on the first rank if another cannot read or encode its part, and
+/// errors of communication on the others if the first fails.
 pub fn build(
     sources: Vec<Source>,
     out: &Path,
     corpus: &CorpusSettings,
     split: &SplitSettings,
     tokenizer: &Tokenizer,
-    progress: impl FnMut(u64),
+    communicator: &Communicator,
 ) -> Result<Index, DataError> {
     let vocabulary = Vocabulary::of(tokenizer)?;
     let new_encoder = || {
         let mut encoder = Encoder::new(tokenizer);
         move |text: &str, ids: &mut Vec<u32>| encoder.encode_into(text, ids)
     };
-    build_with(sources, out, corpus, split, &vocabulary, new_encoder, progress)
+    build_with(sources, out, corpus, split, &vocabulary, new_encoder, communicator)
 }
 
 /// [`build`] with any encoder: each thread takes one from `new_encoder`. An encoder appends the ids of one sentence, without
@@ -62,23 +79,44 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
     split: &SplitSettings,
     vocabulary: &Vocabulary,
     new_encoder: impl Fn() -> E + Sync,
-    mut progress: impl FnMut(u64),
+    communicator: &Communicator,
 ) -> Result<Index, DataError> {
     corpus.validate()?;
     split.validate()?;
+    let encoding = Encoding::new(corpus, vocabulary, new_encoder);
+    let parts = if communicator.size() > 1 {
+        let (parts, sizes) = Part::all(&sources)?;
+        let names: Vec<String> = sources.iter().map(Source::name).collect();
+        let fingerprint = format!("{:016x}", vocabulary.fingerprint());
+        let start = json!({
+            "text": { "files": names, "bytes": sizes }, "tokenizer": fingerprint, "corpus": corpus, "split": split
+        });
+        expect_alike(communicator, start)?;
+        Some(parts)
+    } else {
+        None
+    };
+    if let Some(parts) = parts.as_ref().filter(|_| !communicator.is_first()) {
+        return assist(&sources, parts, &encoding, communicator);
+    }
     create_dir_synced(out)?;
     // The file locks the folder: another build would remove the shards of this one as leftovers.
     let pending_index = AtomicFile::create(out.join(INDEX_FILE))?;
-    // Encoders are reused, because they cache words.
-    let encoders = Encoders { new: new_encoder, idle: Mutex::new(Vec::new()) };
-    let mut run = |splitter| {
-        let mut builder = Builder::new(out, corpus, vocabulary, &encoders, &sources, splitter);
-        let result = builder.read_all(sources.clone(), &mut progress).and_then(|()| builder.close());
+    let run = |splitter| {
+        let mut builder = Builder::new(out, corpus, vocabulary, &sources, splitter);
+        let read = match &parts {
+            None => builder.read_all(sources.clone(), &encoding),
+            Some(parts) => builder.read_parts(&sources, parts, &encoding, communicator),
+        };
+        let result = read.and_then(|()| builder.close());
         if result.is_err() {
             remove_unlisted(out);
         }
         result.map(|()| builder)
     };
+    // An empty outcome: the ranks read everything again.
+    let send_outcome =
+        |outcome: &[u8]| (1..communicator.size()).try_for_each(|rank| communicator.send(OUTCOME, rank, outcome));
     let mut builder = run(Splitter::new(split))?;
     if split.held_out > 0.0 && builder.sides[1].index.documents == 0 {
         let distinct = builder.splitter.distinct();
@@ -92,12 +130,43 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
                            write the text to a file first, or set held_out = 0";
             return Err(DataError::input(source.name(), problem));
         }
+        send_outcome(&[])?;
         builder = run(Splitter::for_few_documents(split, distinct))?;
     }
     let index = builder.into_index(split);
     write_index(out, pending_index, &index)?;
     remove_unlisted(out);
+    send_outcome(&serde_json::to_vec(&index).expect("an index has string keys and finite numbers"))?;
     Ok(index)
+}
+
+/// Reads and tokenizes the parts of this rank, which is not the first, and sends them to the first.
+fn assist<E, N>(
+    sources: &[Source],
+    parts: &[Part],
+    encoding: &Encoding<'_, E, N>,
+    communicator: &Communicator,
+) -> Result<Index, DataError>
+where
+    E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send,
+    N: Fn() -> E + Sync,
+{
+    loop {
+        for part in parts.iter().skip(communicator.rank()).step_by(communicator.size()) {
+            let encoded = encoding.encode_part(sources, part);
+            communicator.send(PART, 0, &encoded.as_ref().map_or(Vec::new(), EncodedPart::to_bytes))?;
+            if let Err(problem) = encoded {
+                // After the empty part. The first ends the build with this sentence.
+                communicator.send(PART, 0, problem.to_string().as_bytes())?;
+                break;
+            }
+        }
+        let outcome = communicator.receive(OUTCOME, 0)?;
+        if !outcome.is_empty() {
+            let wrong = |error| DataError::Rank { rank: 0, problem: format!("its index cannot be read: {error}") };
+            return serde_json::from_slice(&outcome).map_err(wrong);
+        }
+    }
 }
 
 /// Removes the shards that the index in `out` does not list: of replaced data and of builds that failed or were killed.
@@ -121,17 +190,6 @@ fn remove_unlisted(out: &Path) {
     }
 }
 
-/// A tokenized document.
-struct Encoded {
-    ids: Vec<u32>,
-    ends: Vec<usize>,
-    hash: u64,
-    empty_sentences: u64,
-    cut_sentences: u64,
-    /// First id outside the vocabulary, if any.
-    bad_id: Option<u32>,
-}
-
 /// The shards of one side under construction.
 struct SideBuilder {
     side: Side,
@@ -139,44 +197,21 @@ struct SideBuilder {
     index: SideIndex,
 }
 
-/// Pool of idle encoders.
-struct Encoders<E, N> {
-    new: N,
-    idle: Mutex<Vec<E>>,
-}
-
-impl<E, N: Fn() -> E> Encoders<E, N> {
-    fn with<R>(&self, work: impl FnOnce(&mut E) -> R) -> R {
-        let idle = || self.idle.lock().expect("no thread panics while it holds the lock");
-        let taken = idle().pop();
-        let mut encoder = taken.unwrap_or_else(&self.new);
-        let result = work(&mut encoder);
-        idle().push(encoder);
-        result
-    }
-}
-
-struct Builder<'a, E, N> {
+struct Builder<'a> {
     out: &'a Path,
     corpus: &'a CorpusSettings,
     vocabulary: &'a Vocabulary,
-    encoders: &'a Encoders<E, N>,
     splitter: Splitter,
     sides: [SideBuilder; 2],
     sources: Vec<SourceCounts>,
     report: BuildReport,
 }
 
-impl<'a, E, N> Builder<'a, E, N>
-where
-    E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send,
-    N: Fn() -> E + Sync,
-{
+impl<'a> Builder<'a> {
     fn new(
         out: &'a Path,
         corpus: &'a CorpusSettings,
         vocabulary: &'a Vocabulary,
-        encoders: &'a Encoders<E, N>,
         sources: &[Source],
         splitter: Splitter,
     ) -> Self {
@@ -186,10 +221,14 @@ where
             index: SideIndex::default(),
         });
         let sources = sources.iter().map(|s| SourceCounts { name: s.name(), ..Default::default() }).collect();
-        Self { out, corpus, vocabulary, encoders, splitter, sides, sources, report: BuildReport::default() }
+        Self { out, corpus, vocabulary, splitter, sides, sources, report: BuildReport::default() }
     }
 
-    fn read_all(&mut self, sources: Vec<Source>, progress: &mut impl FnMut(u64)) -> Result<(), DataError> {
+    fn read_all<E, N>(&mut self, sources: Vec<Source>, encoding: &Encoding<'_, E, N>) -> Result<(), DataError>
+    where
+        E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send,
+        N: Fn() -> E + Sync,
+    {
         let mut documents = Documents::new(sources, self.corpus)?;
         let (mut batch, mut bytes, mut sentences) = (Vec::new(), 0, 0u64);
         loop {
@@ -201,10 +240,10 @@ where
                 batch.push(document);
             }
             if is_last || bytes >= BATCH_BYTES {
-                self.add(&batch)?;
+                let encoded = encoding.encode_all(&batch);
+                encoded.iter().try_for_each(|document| self.append(document))?;
                 batch.clear();
                 bytes = 0;
-                progress(documents.counts().bytes);
             }
             if is_last {
                 break;
@@ -212,6 +251,51 @@ where
         }
         self.report.bytes = documents.counts().bytes;
         self.report.repaired_lines = documents.counts().repaired_lines;
+        self.end_reading(sentences)
+    }
+
+    /// Appends all parts in order: those of this rank, the first, and those that the others send.
+    fn read_parts<E, N>(
+        &mut self,
+        sources: &[Source],
+        parts: &[Part],
+        encoding: &Encoding<'_, E, N>,
+        communicator: &Communicator,
+    ) -> Result<(), DataError>
+    where
+        E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send,
+        N: Fn() -> E + Sync,
+    {
+        let (mut documents, mut sentences) = (0, 0);
+        // Lines of each source before the next part.
+        let mut lines = vec![0; sources.len()];
+        for (i, part) in parts.iter().enumerate() {
+            let encoded = match i % communicator.size() {
+                0 => encoding.encode_part(sources, part)?,
+                rank => {
+                    let bytes = communicator.receive(PART, rank)?;
+                    let failed = |problem| DataError::Rank { rank, problem };
+                    if bytes.is_empty() {
+                        let problem = communicator.receive(PART, rank)?;
+                        return Err(failed(String::from_utf8_lossy(&problem).into_owned()));
+                    }
+                    EncodedPart::from_bytes(&bytes).ok_or_else(|| failed(format!("{PART} arrived damaged")))?
+                }
+            };
+            for mut document in encoded.documents {
+                document.line += lines[part.source];
+                self.append(&document)?;
+                documents += 1;
+            }
+            lines[part.source] += encoded.lines;
+            sentences += encoded.sentences;
+            self.report.bytes += encoded.bytes;
+            self.report.repaired_lines += encoded.repaired_lines;
+        }
+        if documents == 0 { Err(empty(sources)) } else { self.end_reading(sentences) }
+    }
+
+    fn end_reading(&mut self, sentences: u64) -> Result<(), DataError> {
         self.report.duplicate_documents = self.splitter.duplicates();
         if self.report.documents == 0 {
             return Err(DataError::NoTokens { sentences });
@@ -219,67 +303,21 @@ where
         Ok(())
     }
 
-    /// Tokenizes `documents` in parallel and appends them in order.
-    fn add(&mut self, documents: &[Document]) -> Result<(), DataError> {
-        let this = &*self;
-        let encode = |document: &Document| {
-            this.encoders
-                .with(|encoder| this.encode(document, encoder))
-                .map_err(|source| DataError::input(this.place(document), source.to_string()))
-        };
-        let encoded: Vec<Encoded> = documents.par_iter().map(encode).collect::<Result<_, _>>()?;
-        for (document, encoded) in documents.iter().zip(encoded) {
-            self.append(document, &encoded)?;
-        }
-        Ok(())
-    }
-
-    fn encode(&self, document: &Document, encoder: &mut E) -> Result<Encoded, TokenizerError> {
-        let mut encoded = Encoded {
-            ids: Vec::with_capacity(document.bytes() / 4),
-            ends: Vec::with_capacity(document.len()),
-            hash: document.content_hash(),
-            empty_sentences: 0,
-            cut_sentences: 0,
-            bad_id: None,
-        };
-        let size = self.vocabulary.size();
-        for sentence in document.sentences() {
-            let start = encoded.ids.len();
-            encoder(sentence, &mut encoded.ids)?;
-            let ids = &encoded.ids[start..];
-            encoded.bad_id = encoded.bad_id.or_else(|| ids.iter().copied().find(|&id| id as usize >= size));
-            if ids.is_empty() {
-                encoded.empty_sentences += 1;
-            } else if ids.len() <= self.corpus.longest_sentence || encoded.bad_id.is_some() {
-                encoded.ends.push(encoded.ids.len());
-            } else {
-                encoded.cut_sentences += 1;
-                cut_points(ids, self.corpus.longest_sentence, self.vocabulary, |at| encoded.ends.push(start + at));
-            }
-        }
-        Ok(encoded)
-    }
-
     /// `FILE:LINE` of a document.
-    fn place(&self, document: &Document) -> String {
+    fn place(&self, document: &Encoded) -> String {
         format!("{}:{}", self.sources[document.source].name, document.line)
     }
 
-    fn append(&mut self, document: &Document, encoded: &Encoded) -> Result<(), DataError> {
-        if let Some(id) = encoded.bad_id {
-            let problem = format!(
-                "the tokenizer returned id {id}, but its vocabulary has {} pieces; the tokenizer file is damaged",
-                self.vocabulary.size()
-            );
-            return Err(DataError::input(self.place(document), problem));
+    fn append(&mut self, encoded: &Encoded) -> Result<(), DataError> {
+        if !encoded.problem.is_empty() {
+            return Err(DataError::input(self.place(encoded), &encoded.problem));
         }
         self.report.empty_sentences += encoded.empty_sentences;
         if encoded.ids.is_empty() {
             self.report.empty_documents += 1;
             return Ok(());
         }
-        let place = self.place(document);
+        let place = self.place(encoded);
         let report = &mut self.report;
         report.cut_sentences += encoded.cut_sentences;
         if encoded.cut_sentences > 0 && report.cut_places.len() < LISTED {
@@ -291,7 +329,7 @@ where
         }
         self.report.documents += 1;
         let side = self.splitter.assign(encoded.hash);
-        let counts = &mut self.sources[document.source];
+        let counts = &mut self.sources[encoded.source];
         counts.documents += 1;
         counts.sentences += encoded.ends.len() as u64;
         counts.tokens += encoded.ids.len() as u64;
@@ -300,7 +338,7 @@ where
             counts.held_out_tokens += encoded.ids.len() as u64;
         }
         let builder = &mut self.sides[side as usize];
-        builder.writer.push(document.source as u32, encoded.hash, &encoded.ids, &encoded.ends)?;
+        builder.writer.push(encoded.source as u32, encoded.hash, &encoded.ids, &encoded.ends)?;
         if builder.writer.tokens() >= self.corpus.tokens_per_shard as u64 {
             builder.close(self.out, self.vocabulary)?;
         }
@@ -344,20 +382,4 @@ impl SideBuilder {
         }
         Ok(())
     }
-}
-
-/// Calls `end` with the ends of the pieces of a sentence of more than `longest` tokens: as few pieces as possible, of about
-/// equal length, each ending before a word start if its second half has one.
-fn cut_points(ids: &[u32], longest: usize, vocabulary: &Vocabulary, mut end: impl FnMut(usize)) {
-    let mut start = 0;
-    while ids.len() - start > longest {
-        let rest = ids.len() - start;
-        let piece = rest.div_ceil(rest.div_ceil(longest));
-        let earliest = start + piece.div_ceil(2);
-        let latest = start + piece;
-        let at = (earliest..=latest).rev().find(|&at| vocabulary.is_word_start(ids[at])).unwrap_or(latest);
-        end(at);
-        start = at;
-    }
-    end(ids.len());
 }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use engine::Communicator;
+
 use super::testing::{build_in, encode, sources, text, vocabulary};
 use super::*;
 
@@ -51,8 +53,16 @@ fn holds_every_sentence_once_in_corpus_order() {
         let folder = tempfile::tempdir().unwrap();
         let corpus = CorpusSettings { tokens_per_shard, ..Default::default() };
         let split = SplitSettings::default();
-        let index =
-            build_with(sources(&texts), folder.path(), &corpus, &split, &vocabulary, || encode, |_| {}).unwrap();
+        let index = build_with(
+            sources(&texts),
+            folder.path(),
+            &corpus,
+            &split,
+            &vocabulary,
+            || encode,
+            &Communicator::default(),
+        )
+        .unwrap();
         let dataset = Dataset::open(folder.path(), &vocabulary).unwrap();
         assert_eq!(dataset.index(), &index, "case {case}");
         assert!(tokens_per_shard > 500 || index.train.shards.len() > 3, "case {case}: {:?}", index.train.shards);
@@ -180,7 +190,8 @@ fn a_failed_build_leaves_the_data_that_was_there() {
     let mut broken = text(9, 60, 40, 3, 5).into_bytes();
     broken.extend(b"\xFF\n");
     let broken = vec![Source::Memory { name: "broken.txt".into(), text: broken.into() }];
-    let error = build_with(broken, folder.path(), &corpus, &split, &vocabulary, || encode, |_| {}).unwrap_err();
+    let error = build_with(broken, folder.path(), &corpus, &split, &vocabulary, || encode, &Communicator::default())
+        .unwrap_err();
     assert!(error.to_string().starts_with("broken.txt:"), "{error}");
     assert_eq!(files(folder.path()), listing, "a temporary file is left");
     assert_eq!(Dataset::open(folder.path(), &vocabulary).unwrap().index(), &before);
@@ -210,7 +221,15 @@ fn a_second_build_in_the_same_directory_is_refused() {
     let text = text(8, 60, 30, 3, 5);
     let try_build = || {
         let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-        build_with(sources(&[&text]), folder.path(), &corpus, &split, &vocabulary(60), || encode, |_| {})
+        build_with(
+            sources(&[&text]),
+            folder.path(),
+            &corpus,
+            &split,
+            &vocabulary(60),
+            || encode,
+            &Communicator::default(),
+        )
     };
     let error = try_build().unwrap_err().to_string();
     assert!(error.contains("another process is writing this file"), "{error}");
@@ -227,7 +246,8 @@ fn output_below_a_regular_file_is_an_error_that_names_it() {
     let text = text(8, 60, 30, 3, 5);
     for out in [file.clone(), file.join("data")] {
         let error =
-            build_with(sources(&[&text]), &out, &corpus, &split, &vocabulary(60), || encode, |_| {}).unwrap_err();
+            build_with(sources(&[&text]), &out, &corpus, &split, &vocabulary(60), || encode, &Communicator::default())
+                .unwrap_err();
         assert!(error.to_string().starts_with(out.to_str().unwrap()), "{error}");
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
@@ -271,7 +291,7 @@ fn small_and_empty_corpora_are_told_apart() {
     let try_build = |text: &str, held_out: f64| {
         let split = SplitSettings { held_out, ..Default::default() };
         let corpus = CorpusSettings::default();
-        build_with(sources(&[text]), folder.path(), &corpus, &split, &vocabulary, || encode, |_| {})
+        build_with(sources(&[text]), folder.path(), &corpus, &split, &vocabulary, || encode, &Communicator::default())
     };
     assert!(matches!(try_build("", 0.1), Err(DataError::EmptyCorpus { .. })));
     assert!(matches!(try_build("words only\nno number\n", 0.1), Err(DataError::NoTokens { sentences: 2 })));
@@ -293,6 +313,8 @@ fn ids_beyond_the_vocabulary_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
     let source = sources(&["6\n\n8 60\n"]);
-    let error = build_with(source, folder.path(), &corpus, &split, &vocabulary(60), || encode, |_| {}).unwrap_err();
+    let error =
+        build_with(source, folder.path(), &corpus, &split, &vocabulary(60), || encode, &Communicator::default())
+            .unwrap_err();
     assert!(error.to_string().starts_with("0.txt:3: the tokenizer returned id 60"), "{error}");
 }

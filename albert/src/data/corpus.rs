@@ -6,9 +6,22 @@
 //! [`limits::LARGEST_STREAM`] bytes. Compressed files and Git LFS pointers are errors, also with `lossy`.
 //!
 //! Cost: reading and checking UTF-8, about 1 GB/s.
+//!
+//! Ranks read different parts of a source ([`Part`]):
+//!
+//! ```text
+//! bytes       0            1 Mi           2 Mi           3 Mi
+//! cuts             |   |            |  |                    |  |
+//! documents   [ part 0             ][ part 1                ][ part 3 ..       part 2 is empty: no cut in it
+//! ```
+//!
+//! A cut is the end of a blank line; for paragraphs, of the last of N consecutive blank lines in one part, where N of them
+//! end a document. So it depends on the bytes of that part alone, and a reader that comes from an earlier part finds the same
+//! one. A part begins after its first cut and ends at the first cut of a later part.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,19 +62,86 @@ impl Source {
         }
     }
 
-    fn open(&self) -> Result<Box<dyn BufRead + Send>, DataError> {
+    /// Size in bytes, for ranks that read different parts.
+    fn size(&self) -> Result<u64, DataError> {
         match self {
             Self::File(path) => {
-                let file = File::open(path).map_err(DataError::io(path, "read"))?;
+                let about = std::fs::metadata(path).map_err(DataError::io(path, "read"))?;
+                if !about.is_file() {
+                    let problem = "not a file, and ranks read different parts of a text; write the text to a file first, or \
+                                   start one process";
+                    return Err(DataError::input(self.name(), problem));
+                }
+                Ok(about.len())
+            }
+            Self::Memory { text, .. } => Ok(text.len() as u64),
+        }
+    }
+
+    /// Opens the source at the first line that starts in `range`, with the place of that line; at the end of `range` if there
+    /// is none.
+    pub(super) fn open(&self, range: &Range<u64>) -> Result<(Box<dyn BufRead + Send>, u64), DataError> {
+        let before = range.start.saturating_sub(1);
+        let mut reader: Box<dyn BufRead + Send> = match self {
+            Self::File(path) => {
+                let mut file = File::open(path).map_err(DataError::io(path, "read"))?;
                 let about = file.metadata().map_err(DataError::io(path, "read"))?;
                 if about.is_dir() {
                     let source = std::io::Error::other("it is a directory; give files or a pattern such as DIR/*.txt");
                     return Err(DataError::io(path, "read")(source));
                 }
-                Ok(Box::new(BufReader::with_capacity(1 << 20, file)))
+                if before > 0 {
+                    file.seek(SeekFrom::Start(before)).map_err(DataError::io(path, "read"))?;
+                }
+                Box::new(BufReader::with_capacity(1 << 20, file))
             }
-            Self::Memory { text, .. } => Ok(Box::new(std::io::Cursor::new(Arc::clone(text)))),
+            Self::Memory { text, .. } => {
+                let mut cursor = Cursor::new(Arc::clone(text));
+                cursor.set_position(before);
+                Box::new(cursor)
+            }
+        };
+        let mut skipped = 0;
+        if range.start > 0 {
+            // The rest of the line that starts before.
+            let read = reader.by_ref().take(range.end - before).skip_until(b'\n');
+            skipped = read.map_err(DataError::io(Path::new(&self.name()), "read"))? as u64;
         }
+        Ok((reader, before + skipped))
+    }
+
+    /// Lines that end in the first `bytes` bytes, for messages.
+    pub(super) fn lines_before(&self, bytes: u64) -> Result<u64, DataError> {
+        let mut reader = self.open(&(0..u64::MAX))?.0.take(bytes);
+        let mut lines = 0;
+        while reader.skip_until(b'\n').map_err(DataError::io(Path::new(&self.name()), "read"))? > 0 {
+            lines += 1;
+        }
+        Ok(lines)
+    }
+}
+
+/// Part of a source that one rank reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Index of the source.
+    pub(super) source: usize,
+    /// Bytes of the source where it begins.
+    pub(super) bytes: Range<u64>,
+}
+
+impl Part {
+    /// Bytes of a part; of a few documents in tests.
+    const BYTES: u64 = if cfg!(test) { 300 } else { 1 << 20 };
+
+    /// Parts of `sources` in order, and the sizes of the sources.
+    pub(super) fn all(sources: &[Source]) -> Result<(Vec<Self>, Vec<u64>), DataError> {
+        let sizes: Vec<u64> = sources.iter().map(Source::size).collect::<Result<_, _>>()?;
+        let of_source = |(source, size): (usize, &u64)| {
+            let starts = (0..size.div_ceil(Self::BYTES)).map(|i| i * Self::BYTES);
+            starts.map(move |start| Self { source, bytes: start..start + Self::BYTES })
+        };
+        Ok((sizes.iter().enumerate().flat_map(of_source).collect(), sizes))
     }
 }
 
@@ -189,8 +269,33 @@ pub struct ReadCounts {
     pub bytes: u64,
     /// Documents read.
     pub documents: u64,
+    /// Lines read.
+    pub lines: u64,
     /// Lines in which invalid UTF-8 was replaced (`lossy`).
     pub repaired_lines: u64,
+}
+
+/// Bounds of a part while it is read.
+struct Bounds {
+    bytes: Range<u64>,
+    /// Place of its first line, once that is found.
+    first: Option<u64>,
+    /// Consecutive blank lines so far, and the number of the part that they are in.
+    blank_lines: usize,
+    number: u64,
+}
+
+impl Bounds {
+    /// True if the line at `start` ends with a cut; `needed` blank lines make one.
+    fn is_cut(&mut self, start: u64, raw: &[u8], needed: usize) -> bool {
+        let number = start / Part::BYTES;
+        if number != self.number {
+            (self.number, self.blank_lines) = (number, 0);
+        }
+        let is_blank = std::str::from_utf8(raw).is_ok_and(|line| line.trim().is_empty());
+        self.blank_lines = if is_blank { self.blank_lines + 1 } else { 0 };
+        self.blank_lines == needed
+    }
 }
 
 /// Documents of a list of sources, in order. An error ends the iteration.
@@ -200,8 +305,13 @@ pub struct Documents {
     reader: Option<Box<dyn BufRead + Send>>,
     /// Largest document of this source, in bytes.
     limit: u64,
-    /// Index of the source being read, or of the first one.
+    /// Index of the source being read, or of the first one, and that after the last.
     source: usize,
+    end: usize,
+    /// Part of the source, if not all is read.
+    part: Option<Bounds>,
+    /// Place of the next line.
+    position: u64,
     line: u64,
     raw: Vec<u8>,
     paragraph: String,
@@ -219,11 +329,14 @@ impl Documents {
     pub fn new(sources: Vec<Source>, settings: &CorpusSettings) -> Result<Self, DataError> {
         settings.validate()?;
         Ok(Self {
+            end: sources.len(),
             sources,
             settings: settings.clone(),
             reader: None,
             limit: u64::MAX,
             source: 0,
+            part: None,
+            position: 0,
             line: 0,
             raw: Vec::new(),
             paragraph: String::new(),
@@ -234,6 +347,14 @@ impl Documents {
         })
     }
 
+    /// Reads a part of one of `sources`, which may be empty. Lines of documents are counted from the start of the part.
+    pub(super) fn of_part(sources: Vec<Source>, part: Part, settings: &CorpusSettings) -> Result<Self, DataError> {
+        let Part { source, bytes } = part;
+        let first = (bytes.start == 0).then_some(0);
+        let bounds = Bounds { bytes, first, blank_lines: 0, number: 0 };
+        Ok(Self { source, end: source + 1, part: Some(bounds), ..Self::new(sources, settings)? })
+    }
+
     /// Counters so far.
     pub fn counts(&self) -> ReadCounts {
         self.counts
@@ -241,9 +362,18 @@ impl Documents {
 
     fn read(&mut self) -> Result<Option<Document>, DataError> {
         loop {
+            let is_empty = |part: &Bounds| part.first.is_none() && self.position >= part.bytes.end;
+            if self.part.as_ref().is_some_and(is_empty) {
+                (self.reader, self.source) = (None, self.end);
+            }
             let Some(reader) = self.reader.as_mut() else {
-                let Some(source) = self.sources.get(self.source) else { return self.finish() };
-                self.reader = Some(source.open()?);
+                if self.source == self.end {
+                    return self.finish();
+                }
+                let source = &self.sources[self.source];
+                let range = self.part.as_ref().map_or(0..u64::MAX, |part| part.bytes.clone());
+                let (reader, position) = source.open(&range)?;
+                (self.reader, self.position) = (Some(reader), position);
                 self.limit = if source.is_lasting() { u64::MAX } else { limits::LARGEST_STREAM };
                 (self.line, self.blank_lines) = (0, 0);
                 continue;
@@ -261,6 +391,23 @@ impl Documents {
                 ))),
             });
             let read = read.map_err(DataError::io(Path::new(&self.sources[self.source].name()), "read"))?;
+            let start = self.position;
+            self.position += read as u64;
+            let mut is_last = false;
+            if let Some(part) = self.part.as_mut().filter(|_| read > 0) {
+                let needed = match self.settings.layout {
+                    TextLayout::Sentences => 1,
+                    TextLayout::Paragraphs => self.settings.blank_lines_between_documents,
+                };
+                let is_own = start < part.bytes.end;
+                // Other cuts are no bounds of this part.
+                let is_cut = (part.first.is_none() || !is_own) && part.is_cut(start, &self.raw, needed);
+                if part.first.is_none() {
+                    part.first = is_cut.then_some(self.position);
+                    continue;
+                }
+                is_last = is_cut && !is_own;
+            }
             self.counts.bytes += read as u64;
             if read == 0 {
                 self.end_paragraph();
@@ -273,21 +420,25 @@ impl Documents {
                 continue;
             }
             self.line += 1;
-            if self.take_line()?
-                && let Some(document) = self.take_document()
-            {
-                return Ok(Some(document));
+            self.counts.lines += 1;
+            let is_end = self.take_line(start == 0)?;
+            let document = if is_end { self.take_document() } else { None };
+            if is_last {
+                (self.reader, self.source) = (None, self.end);
+            }
+            if document.is_some() {
+                return Ok(document);
             }
         }
     }
 
     /// Adds the line in `raw`; true if it ends the document.
-    fn take_line(&mut self) -> Result<bool, DataError> {
+    fn take_line(&mut self, is_first: bool) -> Result<bool, DataError> {
         // HTML is text.
-        if let Some(what) = limits::mistaken(&self.raw).filter(|_| self.line == 1 && !self.raw.starts_with(b"<")) {
+        if let Some(what) = limits::mistaken(&self.raw).filter(|_| is_first && !self.raw.starts_with(b"<")) {
             return Err(DataError::input(self.sources[self.source].name(), format!("not a text file: {what}")));
         }
-        if self.line == 1 && self.raw.starts_with(b"\xEF\xBB\xBF") {
+        if is_first && self.raw.starts_with(b"\xEF\xBB\xBF") {
             self.raw.drain(..3);
         }
         let repaired;
@@ -298,7 +449,12 @@ impl Documents {
                 repaired = String::from_utf8_lossy(&self.raw).into_owned();
                 &repaired
             }
-            Err(error) => return Err(invalid_utf8(&self.sources[self.source].name(), self.line, &self.raw, error)),
+            Err(error) => {
+                let source = &self.sources[self.source];
+                let before =
+                    self.part.as_ref().and_then(|part| part.first).map_or(Ok(0), |at| source.lines_before(at))?;
+                return Err(invalid_utf8(&source.name(), before + self.line, &self.raw, error));
+            }
         };
         let line = line.trim();
         let is_blank = line.is_empty();
@@ -345,11 +501,10 @@ impl Documents {
     }
 
     fn finish(&mut self) -> Result<Option<Document>, DataError> {
-        if self.counts.documents > 0 {
+        if self.counts.documents > 0 || self.part.is_some() {
             return Ok(None);
         }
-        let names: Vec<String> = self.sources.iter().map(Source::name).collect();
-        Err(DataError::EmptyCorpus { names: if names.is_empty() { "no file".into() } else { names.join(", ") } })
+        Err(empty(&self.sources))
     }
 }
 
@@ -366,7 +521,13 @@ impl Iterator for Documents {
     }
 }
 
-fn invalid_utf8(name: &str, line: u64, raw: &[u8], error: std::str::Utf8Error) -> DataError {
+/// The error of sources without a document.
+pub(super) fn empty(sources: &[Source]) -> DataError {
+    let names: Vec<String> = sources.iter().map(Source::name).collect();
+    DataError::EmptyCorpus { names: if names.is_empty() { "no file".into() } else { names.join(", ") } }
+}
+
+pub(super) fn invalid_utf8(name: &str, line: u64, raw: &[u8], error: std::str::Utf8Error) -> DataError {
     let at = error.valid_up_to();
     // The invalid sequence and the byte after it.
     let shown = error.error_len().map_or(raw.len() - at, |len| len + 1).min(raw.len() - at).min(4);

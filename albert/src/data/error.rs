@@ -27,6 +27,14 @@ pub enum DataError {
         /// The problem and its remedy.
         problem: String,
     },
+    /// Another rank failed.
+    #[error("rank {rank}: {problem}")]
+    Rank {
+        /// That rank.
+        rank: usize,
+        /// Its error.
+        problem: String,
+    },
     /// No source contains a sentence.
     #[error(
         "the corpus is empty: no sentence in {names}; expected one sentence a line and blank lines between documents"

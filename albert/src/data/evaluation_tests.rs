@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use engine::Communicator;
+
 use super::testing::{build_in, shards, text, vocabulary};
 use super::*;
 use crate::tokenizer::{Tokenizer, TrainerConfig, train};
@@ -185,7 +187,9 @@ fn english_text_becomes_batches_under_a_trained_vocabulary() {
     let corpus =
         CorpusSettings { layout: TextLayout::Paragraphs, blank_lines_between_documents: 1, ..Default::default() };
     let folder = tempfile::tempdir().unwrap();
-    let index = build(source(), folder.path(), &corpus, &SplitSettings::default(), &tokenizer, |_| {}).unwrap();
+    let index =
+        build(source(), folder.path(), &corpus, &SplitSettings::default(), &tokenizer, &Communicator::default())
+            .unwrap();
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer).unwrap());
     let dataset = Dataset::open(folder.path(), &vocabulary).unwrap();
 

@@ -20,6 +20,7 @@ pub mod build;
 mod build_tests;
 pub mod corpus;
 pub mod dataset;
+mod encode;
 pub mod error;
 pub mod evaluation;
 #[cfg(test)]
@@ -30,6 +31,8 @@ pub mod masking;
 #[cfg(test)]
 mod masking_tests;
 pub mod prefetch;
+#[cfg(test)]
+mod rank_tests;
 pub mod sampler;
 #[cfg(test)]
 mod sampler_tests;
@@ -42,6 +45,7 @@ pub mod split;
 #[cfg(test)]
 mod testing;
 pub mod vocabulary;
+mod words;
 
 pub use batch::{Batch, BatchCapacity, Cursor};
 pub use build::{build, build_with};
@@ -63,3 +67,4 @@ pub use shard_writer::ShardEntry;
 pub use shards::Shards;
 pub use split::{Side, Splitter};
 pub use vocabulary::Vocabulary;
+pub use words::count_words;

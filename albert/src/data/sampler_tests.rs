@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use engine::Communicator;
+
 use super::testing::{SPECIALS, shards, text, vocabulary};
 use super::*;
 
@@ -213,8 +215,16 @@ fn an_instance_does_not_depend_on_how_shards_are_cut() {
         let corpus = CorpusSettings { tokens_per_shard, ..Default::default() };
         let split = SplitSettings::default();
         let source = testing::sources(&[&text]);
-        let index =
-            build_with(source, folder.path(), &corpus, &split, &vocabulary, || testing::encode, |_| {}).unwrap();
+        let index = build_with(
+            source,
+            folder.path(),
+            &corpus,
+            &split,
+            &vocabulary,
+            || testing::encode,
+            &Communicator::default(),
+        )
+        .unwrap();
         let dataset = Dataset::open(folder.path(), &vocabulary).unwrap();
         let settings = settings(96, objective);
         let batches = batches(&mut sampler(dataset.side(Side::Train), &settings, 8), &settings, 2);

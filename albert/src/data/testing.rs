@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use engine::Communicator;
 use engine::philox::Stream;
 
 use super::{CorpusSettings, Dataset, Index, Shards, Side, Source, SplitSettings, Vocabulary, build_with};
@@ -63,14 +64,22 @@ pub(super) fn sources(texts: &[&str]) -> Vec<Source> {
 /// Builds `texts` in `folder` with default settings.
 pub(super) fn build_in(folder: &Path, texts: &[&str], vocabulary: &Vocabulary) -> Index {
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-    build_with(sources(texts), folder, &corpus, &split, vocabulary, || encode, |_| {}).unwrap()
+    build_with(sources(texts), folder, &corpus, &split, vocabulary, || encode, &Communicator::default()).unwrap()
 }
 
 /// The training side of `text`, with next to nothing held out.
 pub(super) fn shards(text: &str, vocabulary: &Vocabulary) -> Arc<Shards> {
     let folder = tempfile::tempdir().unwrap();
     let split = SplitSettings { held_out: 0.0, ..Default::default() };
-    build_with(sources(&[text]), folder.path(), &CorpusSettings::default(), &split, vocabulary, || encode, |_| {})
-        .unwrap();
+    build_with(
+        sources(&[text]),
+        folder.path(),
+        &CorpusSettings::default(),
+        &split,
+        vocabulary,
+        || encode,
+        &Communicator::default(),
+    )
+    .unwrap();
     Arc::clone(Dataset::open(folder.path(), vocabulary).unwrap().side(Side::Train))
 }

@@ -18,12 +18,11 @@
 //! costs the steps since the last checkpoint.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::io::{hash64, write_atomically};
+use engine::io::write_atomically;
 use engine::{Communicator, EngineError};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::lock::{FolderLock, claim_folder, claim_present, expect_folder};
 use super::objective::{Evaluated, Position, ProgressOf, RecordOf, RunObjective};
@@ -33,7 +32,8 @@ use super::progress::Progress;
 use super::records::{EvaluationRecord, METRICS, Record, StepReport};
 use super::settings::Replan;
 use super::trainer::Trainer;
-use crate::checkpoint::{Checkpoints, LoadedState, StateHeader, first_difference};
+use crate::checkpoint::{Checkpoints, LoadedState, StateHeader};
+use crate::ranks::expect_alike;
 use crate::report::{EventFile, Logged, MetricsLog, read_metrics};
 
 /// Where a run begins.
@@ -166,14 +166,12 @@ impl<O: RunObjective> Run<O> {
         if communicator.size() > 1 {
             let parameters = trainer.hash()?;
             let start = json!({
-                "version": env!("CARGO_PKG_VERSION"),
-                "program": { std::env::consts::ARCH: program_hash() },
                 "config": trainer.objective.fingerprint(step),
                 "inputs": trainer.objective.about().inputs,
                 "parameters": format!("{parameters:016x}"),
                 "step": step,
             });
-            expect_alike::<O::Error>(&communicator, &start)?;
+            expect_alike(&communicator, start)?;
         }
         let mut notes = Vec::new();
         let files = if communicator.is_first() {
@@ -428,45 +426,6 @@ impl<O: RunObjective> Run<O> {
     fn summary(&self) -> O::Summary {
         self.trainer.objective.summary(self.position(), &self.progress, self.last_evaluation.as_ref())
     }
-}
-
-/// Refuses ranks that differ in `start`: version, settings, inputs, first parameters. All ranks find the same difference.
-fn expect_alike<E>(communicator: &Communicator, start: &Value) -> Result<(), E>
-where
-    E: From<EngineError> + From<SettingError>,
-{
-    let all = communicator.gather("settings", start.to_string().as_bytes())?;
-    let read = |rank: usize| -> Result<Value, SettingError> {
-        serde_json::from_slice(&all[rank])
-            .map_err(|error| SettingError(format!("the settings of rank {rank} cannot be read: {error}")))
-    };
-    let first = read(0)?;
-    for rank in 1..all.len() {
-        let mut other = read(rank)?;
-        // Programs for two kinds of CPU are two files.
-        if architecture(&other) != architecture(&first) {
-            other["program"] = first["program"].clone();
-        }
-        if let Some((key, of_first, of_other)) = first_difference(&first, &other) {
-            return Err(SettingError(format!(
-                "rank 0 has `{key}` = {of_first}, rank {rank} has {of_other}; start the same program on all, with the same files"
-            ))
-            .into());
-        }
-    }
-    Ok(())
-}
-
-/// Kind of CPU that the program of a rank with this start is for.
-fn architecture(start: &Value) -> Option<&String> {
-    start["program"].as_object()?.keys().next()
-}
-
-/// Hash of the program's file; 0 where it cannot be read.
-fn program_hash() -> String {
-    static HASH: OnceLock<u64> = OnceLock::new();
-    let hash = || std::env::current_exe().and_then(std::fs::read).map_or(0, |bytes| hash64(&bytes));
-    format!("{:016x}", HASH.get_or_init(hash))
 }
 
 /// Refuses ranks whose `hash` differs: then something computed other bits, and the model would depend on the rank that saves.

@@ -86,7 +86,7 @@ pub use clean::{Cleaned, Cleaning};
 pub use encoder::Encoder;
 pub use error::TokenizerError;
 pub use hugging_face::WordPiece;
-pub use train::{Progress, TrainerConfig, train};
+pub use train::{Progress, TrainerConfig, WordCounts, train, train_on_words};
 pub use vocabulary::{Piece, PieceKind, SPECIAL_PIECES, SpecialIds};
 
 use hugging_face::HuggingFace;

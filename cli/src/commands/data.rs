@@ -3,10 +3,12 @@
 use crate::{
     numbers::whole,
     output::{results, tell},
+    ranks,
 };
 use albert::{
     data::{self, CorpusSettings, DataSettings, Dataset, Index, Objective, SplitSettings, TextLayout, Vocabulary},
     tokenizer::Tokenizer,
+    train::Worker,
 };
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
@@ -14,7 +16,7 @@ use std::{io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Tokenize text files into a folder of shards, with held-out documents
+    /// Tokenize text files into a folder of shards, with held-out documents; ranks of a launcher share the text
     Build(Build),
     /// Print counts, balances and an example batch
     Inspect(Inspect),
@@ -79,13 +81,12 @@ pub(crate) struct Inspect {
 
 pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Build(arguments) => build(arguments),
+        Command::Build(arguments) => ranks::run("cpu", |worker| build(arguments, &worker)),
         Command::Inspect(arguments) => inspect(arguments),
-    }?;
-    Ok(ExitCode::SUCCESS)
+    }
 }
 
-fn build(arguments: &Build) -> Result<()> {
+fn build(arguments: &Build, Worker { device, communicator }: &Worker) -> Result<ExitCode> {
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
     let layout = match arguments.layout {
         Layout::Sentences => TextLayout::Sentences,
@@ -96,11 +97,11 @@ fn build(arguments: &Build) -> Result<()> {
     split.held_out = arguments.held_out.unwrap_or(split.held_out);
     split.seed = arguments.seed.unwrap_or(split.seed);
     let sources = data::files(&arguments.input)?;
-    let cpu = engine::Cpu::detect()?;
-    let index = cpu.install(|| data::build(sources, &arguments.output, &corpus, &split, &tokenizer, |_| ()))?;
+    let build = || data::build(sources, &arguments.output, &corpus, &split, &tokenizer, communicator);
+    let index = device.processor().install(build)?;
     report(&index);
     tell!("written to {}", arguments.output.display());
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the counts and remarks of a build to standard error.
@@ -132,7 +133,7 @@ pub(crate) fn report(index: &Index) {
     }
 }
 
-fn inspect(arguments: &Inspect) -> Result<()> {
+fn inspect(arguments: &Inspect) -> Result<ExitCode> {
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
     let vocabulary = Arc::new(Vocabulary::of(&tokenizer)?);
     let dataset = Dataset::open(&arguments.data, &vocabulary)?;
@@ -153,5 +154,5 @@ fn inspect(arguments: &Inspect) -> Result<()> {
     } else {
         writeln!(out, "{inspection}")?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

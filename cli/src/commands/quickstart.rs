@@ -22,7 +22,7 @@ use albert::{
 };
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use engine::{Cpu, Device, io::write_atomically};
+use engine::{Communicator, Cpu, Device, io::write_atomically};
 use std::{
     fs,
     io::{ErrorKind, Write},
@@ -136,7 +136,14 @@ fn prepare(
     write_atomically(&inputs.tokenizer, |out| out.write_all(json.as_bytes()))?;
     tell!("2. data: documents to shards, one document in ten held out");
     let index = cpu.install(|| {
-        albert::data::build(vec![text::all()], &inputs.data, &CorpusSettings::default(), &split, &tokenizer, |_| ())
+        albert::data::build(
+            vec![text::all()],
+            &inputs.data,
+            &CorpusSettings::default(),
+            &split,
+            &tokenizer,
+            &Communicator::default(),
+        )
     })?;
     data::report(&index);
     tell!("3. speed of this machine");

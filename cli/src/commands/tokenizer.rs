@@ -3,20 +3,25 @@
 use crate::{
     numbers::whole,
     output::{results, tell},
+    ranks,
 };
-use albert::tokenizer::{self, Progress, Tokenizer, TrainerConfig};
+use albert::{
+    data,
+    tokenizer::{self, Progress, Tokenizer, TrainerConfig},
+    train::Worker,
+};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use engine::io::{check_output, write_atomically};
 use std::{
     io::{BufRead, BufWriter, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
 };
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Train a unigram vocabulary on text files
+    /// Train a unigram vocabulary on text files; ranks of a launcher share the counting of words
     Train(Train),
     /// Encode text: one text per line to one line of ids separated by spaces
     Encode(Encode),
@@ -28,7 +33,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Train {
-    /// Text files, one sentence per line
+    /// Text files, one sentence per line; a quoted pattern such as "texts/*.txt" is its files in order
     #[arg(required = true)]
     input: Vec<PathBuf>,
     /// Output file
@@ -74,7 +79,7 @@ pub(crate) struct Convert {
 
 pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Train(arguments) => train(arguments),
+        Command::Train(arguments) => return ranks::run("cpu", |worker| train(arguments, worker)),
         Command::Encode(arguments) => encode(arguments),
         Command::Decode(arguments) => decode(arguments),
         Command::Convert(arguments) => convert(arguments),
@@ -82,22 +87,29 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn train(arguments: &Train) -> Result<()> {
-    check_output(&arguments.output)?;
-    let mut lines = Vec::new();
-    for path in &arguments.input {
-        lines.extend(read_lines(path, arguments.lossy)?);
+fn train(arguments: &Train, Worker { device, communicator }: Worker) -> Result<ExitCode> {
+    if communicator.is_first() {
+        check_output(&arguments.output)?;
     }
     let mut config = TrainerConfig { vocab_size: arguments.vocab_size, ..TrainerConfig::default() };
     if let Some(coverage) = arguments.character_coverage {
         config.character_coverage = coverage;
     }
-    let cpu = engine::Cpu::detect()?;
-    let tokenizer = cpu.install(|| tokenizer::train(&lines, &config, report))?;
-    let json = tokenizer.to_json()?;
-    write_atomically(&arguments.output, |out| out.write_all(json.as_bytes()))?;
-    tell!("{} pieces written to {}", tokenizer.vocab_size(), arguments.output.display());
-    Ok(())
+    let sources = data::files(&arguments.input)?;
+    let count = || data::count_words(&sources, arguments.lossy, &config, &communicator);
+    let words = device.processor().install(count)?;
+    if communicator.is_first() {
+        // The other ranks wait, and leave their cores of this host.
+        let cpu = engine::Cpu::detect()?;
+        let tokenizer = cpu.install(|| tokenizer::train_on_words(words, &config, report))?;
+        let json = tokenizer.to_json()?;
+        write_atomically(&arguments.output, |out| out.write_all(json.as_bytes()))?;
+        tell!("{} pieces written to {}", tokenizer.vocab_size(), arguments.output.display());
+    }
+    let timeout = communicator.set_timeout(ranks::LONGEST_RUN);
+    communicator.barrier("the vocabulary")?;
+    communicator.set_timeout(timeout);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One line on standard error for each step of training.
@@ -115,20 +127,6 @@ pub(crate) fn report(progress: Progress) {
         }
         Progress::Pruned { .. } => {}
     }
-}
-
-/// Reads the lines of a text file. Bytes that are not UTF-8 are an error with the line, or replaced if `lossy`.
-fn read_lines(path: &Path, lossy: bool) -> Result<Vec<String>> {
-    let name = path.display();
-    let bytes = std::fs::read(path).with_context(|| format!("{name} cannot be read"))?;
-    let lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate();
-    lines
-        .map(|(i, line)| match text_of(line) {
-            Ok(text) => Ok(text.to_owned()),
-            Err(_) if lossy => Ok(String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned()),
-            Err(problem) => bail!("{name}:{}: {problem}; re-encode the file or pass --lossy", i + 1),
-        })
-        .collect()
 }
 
 /// The line without its line break, or the first byte that is not UTF-8.

@@ -17,7 +17,7 @@ use albert::{
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
-    Cpu, Device, Isa, OPERATIONS,
+    Communicator, Cpu, Device, Isa, OPERATIONS,
     bits::{Comparison, MOST_FLOPS, Output, compare, difference},
     io::Safetensors,
 };
@@ -184,7 +184,14 @@ fn runs(cpu: &Cpu) -> Result<Vec<Run>> {
     let vocabulary = vec![bytes("tokenizer.json", tokenizer.to_json()?.as_bytes())];
     cpu.install(|| {
         let (corpus, split) = (CorpusSettings::default(), albert::data::SplitSettings::default());
-        albert::data::build(vec![text::source(text)], &path("data"), &corpus, &split, &tokenizer, |_| ())
+        albert::data::build(
+            vec![text::source(text)],
+            &path("data"),
+            &corpus,
+            &split,
+            &tokenizer,
+            &Communicator::default(),
+        )
     })?;
     let data = files(&path("data"))?;
     let pretraining = |dtype: &str| pretrained(&path("data"), &tokenizer, dtype, &path(dtype), cpu);

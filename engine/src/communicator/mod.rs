@@ -218,6 +218,29 @@ impl Communicator {
         failure.of_rank(self.rank(), what, self.timeout())
     }
 
+    /// Sends `bytes` to rank `to`, which calls [`receive`](Self::receive); `what` names them in errors.
+    ///
+    /// # Errors
+    /// The rank is gone or late.
+    pub fn send(&self, what: &str, to: usize, bytes: &[u8]) -> Result<()> {
+        for part in [&(bytes.len() as u64).to_le_bytes(), bytes] {
+            self.exchange(what, (to, part), (to, &mut []))?;
+        }
+        Ok(())
+    }
+
+    /// What rank `from` [sends](Self::send) to this rank; `what` names it in errors.
+    ///
+    /// # Errors
+    /// The rank is gone or late.
+    pub fn receive(&self, what: &str, from: usize) -> Result<Vec<u8>> {
+        let mut len = [0; 8];
+        self.exchange(what, (from, &[]), (from, &mut len))?;
+        let mut bytes = vec![0; u64::from_le_bytes(len) as usize];
+        self.exchange(what, (from, &[]), (from, &mut bytes))?;
+        Ok(bytes)
+    }
+
     /// The `mine` of every rank, in the order of ranks. `what` names it in errors.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use albert::{
     report::read_metrics,
     train::{EvaluationRecord, TrainRecord},
 };
+use engine::Communicator;
 use std::fs;
 
 fn base() -> AlbertConfig {
@@ -107,7 +108,8 @@ pub(super) fn dataset_index_seeds() -> Vec<Vec<u8>> {
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
     with_folder(|folder| {
         let folder = folder.join("built");
-        build(vec![source], &folder, &corpus, &split, &small_tokenizer(), |_| ()).expect("a data set can be built");
+        build(vec![source], &folder, &corpus, &split, &small_tokenizer(), &Communicator::default())
+            .expect("a data set can be built");
         vec![fs::read(folder.join(INDEX_FILE)).expect("a data set has an index")]
     })
 }

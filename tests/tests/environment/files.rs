@@ -107,8 +107,8 @@ fn inputs() -> Vec<Situation> {
         row("input", "/dev/stdin", format!("cat $T/text.txt | {}", train("/dev/stdin")))
             .then("cmp v.json $T/tokenizer.json"),
         row("input", "/dev/null", train("/dev/null")).fails("").then("test ! -e v.json"),
-        row("input", "a folder", train("$T")).fails("cannot be read"),
-        row("input", "a missing file", train("nowhere")).fails("nowhere cannot be read"),
+        row("input", "a folder", train("$T")).fails("it is a directory"),
+        row("input", "a missing file", train("nowhere")).fails("nowhere: no such file"),
         row("input", "an endless device under 500 MB", format!("ulimit -v 500000; {}", train("/dev/zero")))
             .ends_with(&[1]),
         row(

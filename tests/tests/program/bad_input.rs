@@ -62,7 +62,7 @@ fn missing_files_are_named() {
     let world = World::new();
     let [text, tokenizer, data, none] =
         ["text.txt", "tokenizer.json", "data", "none"].map(|name| world.text_path(name));
-    run(&["tokenizer", "train", &none, "-o", &world.text_path("new.json")]).fails_with(&[&none, "cannot be read"]);
+    run(&["tokenizer", "train", &none, "-o", &world.text_path("new.json")]).fails_with(&[&none, "no such file"]);
     run(&["data", "build", &none, "--tokenizer", &tokenizer, "-o", &data]).fails_with(&[&none, "no such file"]);
     run(&["data", "build", &text, "--tokenizer", &none, "-o", &data]).fails_with(&[&none, "cannot read the file"]);
     run(&["data", "inspect", &none, "--tokenizer", &tokenizer]).fails_with(&[&none, "dataset.json is missing"]);

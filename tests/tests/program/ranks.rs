@@ -380,6 +380,74 @@ fn ranks_share_the_runs_of_an_ablation() {
     }
 }
 
+#[test]
+fn ranks_share_data_and_vocabulary() {
+    let world = World::of_text(&corpus(5000));
+    // Of several parts, with a document that spans some of them, an empty file, and a small one.
+    fs::write(world.path("b.txt"), corpus(4000).replace("\n\n", "\n")).expect("the world is writable");
+    fs::write(world.path("c.txt"), "").expect("the world is writable");
+    fs::write(world.path("d.txt"), corpus(9)).expect("the world is writable");
+    let texts = ["text.txt", "b.txt", "c.txt", "d.txt"].map(|name| world.text_path(name));
+    let sizes: u64 = texts.iter().map(|text| fs::metadata(text).expect("it was written").len()).sum();
+    assert!(sizes > 2 << 20, "{sizes} bytes are few parts");
+    let train = |output: &str| {
+        let rest = ["--vocab-size", "200", "-o", &world.text_path(output)].map(str::to_owned);
+        [&["tokenizer".to_owned(), "train".to_owned()], &texts[..], &rest].concat()
+    };
+    let build = |output: &str| {
+        let rest = ["--tokenizer", &world.text_path("1.json"), "-o", &world.text_path(output)].map(str::to_owned);
+        [&["data".to_owned(), "build".to_owned()], &texts[..], &rest].concat()
+    };
+    let files = |folder: &str| {
+        let entries =
+            fs::read_dir(world.path(folder)).expect("a folder can be listed").map(|entry| entry.expect("an entry"));
+        let mut files: Vec<_> =
+            entries.map(|entry| (entry.file_name(), fs::read(entry.path()).expect("a file can be read"))).collect();
+        files.sort();
+        files
+    };
+    finish(&mut albert(&train("1.json"))).succeeds();
+    finish(&mut albert(&build("1"))).succeeds();
+    let (vocabulary, data) = (fs::read(world.path("1.json")).expect("it was written"), files("1"));
+    assert!(data.len() >= 3);
+    for (i, launcher) in launchers().iter().enumerate() {
+        for ranks in [2, 3] {
+            let name = format!("{ranks}-{i}");
+            let file = format!("{name}.json");
+            launcher
+                .run(ranks, &train(&file))
+                .succeeds()
+                .says(&[&format!("{ranks} ranks on 1 host"), "pieces written"]);
+            assert!(
+                fs::read(world.path(&file)).expect("it was written") == vocabulary,
+                "{}, {ranks}",
+                launcher.command
+            );
+            launcher.run(ranks, &build(&name)).succeeds().says(&["written to"]);
+            assert!(files(&name) == data, "{}, {ranks} ranks", launcher.command);
+        }
+        let name = format!("2-{i}");
+        let failures = [
+            ("s,/text.txt,/missing.txt,", "rank 1: ", "/missing.txt: no such file"),
+            ("s,/text.txt,/d.txt,", "rank 0 has `text.", "start the same program on all, with the same files"),
+            ("s,/1.json,/none.json,", "rank 1: ", "/none.json"),
+        ];
+        for (change, rank, problem) in failures {
+            let script = format!("exec \"$0\" $(printf '%s ' \"$@\" | sed {change})");
+            let finished = finish(&mut launcher.start_with("1", &script, 2, &build(&name)));
+            assert_ne!(finished.code, Some(0), "{}", launcher.command);
+            finished.says(&[&format!("error: {rank}"), problem]);
+            assert!(files(&name) == data, "{}: the data stays", launcher.command);
+        }
+        let script = "kill -KILL $$";
+        for arguments in [build(&name), train("killed.json")] {
+            let finished = finish(&mut launcher.start_with("1", script, 2, &arguments));
+            assert_ne!(finished.code, Some(0), "{}", launcher.command);
+        }
+        assert!(files(&name) == data && !world.path("killed.json").exists(), "{}: nothing changes", launcher.command);
+    }
+}
+
 /// CPUs of different instruction sets train one model.
 #[test]
 fn ranks_may_run_different_instruction_sets() {

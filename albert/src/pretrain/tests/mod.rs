@@ -61,7 +61,7 @@ fn world_of(pieces: u32) -> World {
     let source = Source::Memory { name: "numbers.txt".into(), text: text().into_bytes().into() };
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
     let data = folder.path().join("data");
-    build_with(vec![source], &data, &corpus, &split, &vocabulary, || encode, |_| {}).unwrap();
+    build_with(vec![source], &data, &corpus, &split, &vocabulary, || encode, &engine::Communicator::default()).unwrap();
     let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, b"{}".to_vec())).to_vec();
     let dataset = Dataset::open(&data, &vocabulary).unwrap();
     World { sources: PretrainSources { dataset, vocabulary: Arc::new(vocabulary), tokenizer }, folder }

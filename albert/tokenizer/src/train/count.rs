@@ -33,15 +33,12 @@ pub(super) struct Corpus {
 }
 
 impl Corpus {
-    pub(super) fn read<I>(lines: I, config: &TrainerConfig) -> Result<Self, TokenizerError>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<str> + Sync,
-    {
-        let (words, lines, skipped) = count_words(lines, config);
-        if words.is_empty() {
+    pub(super) fn new(text: WordCounts, config: &TrainerConfig) -> Result<Self, TokenizerError> {
+        let WordCounts { counts, lines, skipped } = text;
+        if counts.is_empty() {
             return Err(TokenizerError::NoText { lines, skipped, limit: config.max_line_bytes });
         }
+        let words = sorted(counts);
         let symbols = Symbols(&config.user_defined_symbols);
         let (characters, character_counts) = required_characters(&words, &symbols, config.character_coverage);
         let segments = cut_words(&words, &symbols, &characters, config.split_digits);
@@ -57,25 +54,22 @@ impl Corpus {
     }
 }
 
-/// Distinct cleaned words (a space and the word's bytes), sorted by bytes, with their counts.
-fn count_words<I>(lines: I, config: &TrainerConfig) -> (Counted, u64, u64)
-where
-    I: IntoIterator,
-    I::Item: AsRef<str> + Sync,
-{
-    // Several chunks for each thread, and bounded memory for an endless iterator.
-    const BATCH: usize = 1 << 16;
-    const CHUNK: usize = 1 << 12;
-    let (mut read, mut skipped) = (0, 0);
-    let mut totals: Counts<Box<[u8]>> = Counts::default();
-    let mut lines = lines.into_iter();
-    loop {
-        let batch: Vec<I::Item> = lines.by_ref().take(BATCH).collect();
-        if batch.is_empty() {
-            break;
-        }
-        read += batch.len() as u64;
-        let count_chunk = |chunk: &[I::Item]| {
+/// Distinct cleaned words of a text with their counts: all that training takes from it. Counts of parts of a text, made on
+/// different machines, add up to those of the text.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WordCounts {
+    /// A space and the word's bytes.
+    counts: Counts<Box<[u8]>>,
+    lines: u64,
+    skipped: u64,
+}
+
+impl WordCounts {
+    /// Adds the words of `lines`, on the threads of the current rayon pool.
+    pub fn add<L: AsRef<str> + Sync>(&mut self, lines: &[L], config: &TrainerConfig) {
+        // Several chunks for each thread.
+        const CHUNK: usize = 1 << 12;
+        let count_chunk = |chunk: &[L]| {
             let mut counts: Counts<Box<[u8]>> = Counts::default();
             let mut word = Vec::new();
             let mut skipped = 0;
@@ -91,15 +85,62 @@ where
             }
             (counts, skipped)
         };
-        let parts: Vec<_> = batch.par_chunks(CHUNK).map(count_chunk).collect();
-        for (counts, chunk_skipped) in parts {
-            skipped += chunk_skipped;
+        let parts: Vec<_> = lines.par_chunks(CHUNK).map(count_chunk).collect();
+        self.lines += lines.len() as u64;
+        for (counts, skipped) in parts {
+            self.skipped += skipped;
             for (word, count) in counts {
-                *totals.entry(word).or_default() += count;
+                *self.counts.entry(word).or_default() += count;
             }
         }
     }
-    (sorted(totals), read, skipped)
+
+    /// Calls `each` with the counts in messages of at most about `size` bytes, for [`add_message`](Self::add_message) of
+    /// another process; stops at its first error.
+    ///
+    /// # Errors
+    /// That of `each`.
+    pub fn for_each_message<E>(&self, size: usize, mut each: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut message = [self.lines, self.skipped].map(u64::to_le_bytes).concat();
+        for (word, count) in &self.counts {
+            message.extend(count.to_le_bytes());
+            message.extend((word.len() as u64).to_le_bytes());
+            message.extend(word);
+            if message.len() >= size {
+                each(&message)?;
+                message.clear();
+                message.extend([0; 16]);
+            }
+        }
+        each(&message)
+    }
+
+    /// Adds the counts in a message of [`for_each_message`](Self::for_each_message).
+    ///
+    /// # Errors
+    /// It is not one.
+    pub fn add_message(&mut self, message: &[u8]) -> Result<(), TokenizerError> {
+        let damaged = || TokenizerError::Vocabulary("a message of word counts is damaged".into());
+        let mut rest = message;
+        let number = |rest: &mut &[u8]| {
+            let (bytes, after) = rest.split_first_chunk().ok_or_else(damaged)?;
+            *rest = after;
+            Ok::<u64, TokenizerError>(u64::from_le_bytes(*bytes))
+        };
+        self.lines += number(&mut rest)?;
+        self.skipped += number(&mut rest)?;
+        while !rest.is_empty() {
+            let (count, len) = (number(&mut rest)?, number(&mut rest)?);
+            let word = rest.split_off(..len as usize).ok_or_else(damaged)?;
+            // Words are text wherever they are used.
+            std::str::from_utf8(word).map_err(|_| damaged())?;
+            match self.counts.get_mut(word) {
+                Some(total) => *total += count,
+                None => drop(self.counts.insert(word.into(), count)),
+            }
+        }
+        Ok(())
+    }
 }
 
 fn sorted(counts: Counts<Box<[u8]>>) -> Counted {

@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use super::trie::Trie;
 use super::vocabulary::{Piece, PieceKind, SPECIAL_PIECES};
 use super::{Cleaning, Tokenizer, TokenizerError, WORD_MARK};
+pub use count::WordCounts;
 use lattice::Lattices;
 
 /// Settings of the trainer. The defaults are those of the released English vocabulary.
@@ -85,7 +86,11 @@ impl Default for TrainerConfig {
 }
 
 impl TrainerConfig {
-    fn check(&self) -> Result<(), TokenizerError> {
+    /// Checks every setting; [`train`] does, too.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Setting`] naming the first one out of range.
+    pub fn check(&self) -> Result<(), TokenizerError> {
         let fail = |name, value: String, expected| Err(TokenizerError::Setting { name, value, expected });
         if !(1..1 << 24).contains(&self.vocab_size) {
             return fail("vocab_size", self.vocab_size.to_string(), "expected 1 to 16777215");
@@ -219,17 +224,37 @@ impl Pieces {
 /// # Errors
 /// A setting is out of range, there is no text, or the text is too small for the vocabulary size (the error contains the
 /// largest possible size).
-pub fn train<I>(
-    lines: I,
-    config: &TrainerConfig,
-    mut progress: impl FnMut(Progress),
-) -> Result<Tokenizer, TokenizerError>
+pub fn train<I>(lines: I, config: &TrainerConfig, progress: impl FnMut(Progress)) -> Result<Tokenizer, TokenizerError>
 where
     I: IntoIterator,
     I::Item: AsRef<str> + Sync,
 {
+    // Bounded memory for an endless iterator.
+    const BATCH: usize = 1 << 16;
     config.check()?;
-    let corpus = count::Corpus::read(lines, config)?;
+    let mut words = WordCounts::default();
+    let mut lines = lines.into_iter();
+    loop {
+        let batch: Vec<I::Item> = lines.by_ref().take(BATCH).collect();
+        if batch.is_empty() {
+            break;
+        }
+        words.add(&batch, config);
+    }
+    train_on_words(words, config, progress)
+}
+
+/// [`train`] on words that are counted already, with the same settings.
+///
+/// # Errors
+/// As for [`train`].
+pub fn train_on_words(
+    words: WordCounts,
+    config: &TrainerConfig,
+    mut progress: impl FnMut(Progress),
+) -> Result<Tokenizer, TokenizerError> {
+    config.check()?;
+    let corpus = count::Corpus::new(words, config)?;
     progress(Progress::Counted {
         lines: corpus.lines,
         skipped: corpus.skipped,

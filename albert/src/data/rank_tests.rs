@@ -1,0 +1,267 @@
+//! Ranks, as threads, that build data and count words together: the files and counts of one process.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use engine::Communicator;
+use engine::philox::Stream;
+
+use super::testing::{encode, sources, text, vocabulary};
+use super::*;
+use crate::tokenizer::{TrainerConfig, WordCounts};
+
+/// Runs `work` on `ranks` threads and returns the results in their order.
+fn on_ranks<T: Send>(ranks: usize, work: impl Fn(&Communicator) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let spawn = |communicator: Communicator| {
+            communicator.set_timeout(Duration::from_secs(60));
+            let work = &work;
+            scope.spawn(move || work(&communicator))
+        };
+        let running: Vec<_> = Communicator::threads(ranks).into_iter().map(spawn).collect();
+        running.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Contents of all files of a folder by name.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
+}
+
+fn build_on(
+    communicator: &Communicator,
+    texts: &[Source],
+    out: &Path,
+    corpus: &CorpusSettings,
+    split: &SplitSettings,
+) -> Result<Index, DataError> {
+    build_with(texts.to_vec(), out, corpus, split, &vocabulary(200), || encode, communicator)
+}
+
+/// Asserts that ranks build the files of one process from `texts`, or fail as it does.
+fn assert_same(texts: &[Source], corpus: &CorpusSettings, held_out: f64, what: &str) {
+    let split = SplitSettings { held_out, ..Default::default() };
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("1");
+    let expected = build_on(&Communicator::default(), texts, &alone, corpus, &split);
+    for ranks in 1..=5 {
+        let out = folder.path().join(format!("of-{ranks}"));
+        let found = on_ranks(ranks, |communicator| build_on(communicator, texts, &out, corpus, &split));
+        match &expected {
+            Ok(index) => {
+                assert!(found.iter().all(|found| found.as_ref().unwrap() == index), "{what}, {ranks} ranks");
+                assert!(contents(&alone) == contents(&out), "{what}, {ranks} ranks");
+            }
+            Err(error) => {
+                let (error, found) = (error.to_string(), found[0].as_ref().unwrap_err().to_string());
+                assert!(found.ends_with(&error), "{what}, {ranks} ranks: {found}; expected {error}");
+                assert!(contents(&out).is_empty(), "{what}, {ranks} ranks");
+            }
+        }
+    }
+}
+
+/// Random lines, mostly of numbers: blank ones, with white space or without, alone and in rows, long ones, and some that are
+/// not UTF-8.
+fn lines(seed: u32, count: u32) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut stream = Stream::new(7, [seed, 0, 0]);
+    for _ in 0..count {
+        match stream.below(16) {
+            0..4 => text.extend(b"\n"),
+            4 => text.extend(" \t\u{3000}\r\n".as_bytes()),
+            5 => text.extend(b"\n\n\n\n"),
+            6 => text.extend(b"no number here.\r\n"),
+            7 if stream.below(4) == 0 => text.extend("6-7 8 ".repeat(stream.below(400) as usize).as_bytes()),
+            8 if stream.below(8) == 0 => text.extend(b"10 \xFF\n"),
+            _ => {
+                let words = (0..1 + stream.below(12)).map(|_| format!("{} ", 6 + stream.below(190)));
+                text.extend(words.collect::<String>().as_bytes());
+                text.push(b'\n');
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn ranks_write_the_files_of_one_process() {
+    let corpus = CorpusSettings { tokens_per_shard: 700, ..Default::default() };
+    let (a, b) = (text(1, 200, 90, 6, 12), text(2, 200, 40, 2, 5));
+    let without_blank_lines = a.replace("\n\n", "\n");
+    for (what, texts) in [
+        ("several files", vec![&a[..], &b, "6 8\n10", &a]),
+        ("an empty file", vec!["", &b, "\n\n", &a, ""]),
+        ("one file", vec![&a[..]]),
+        ("more ranks than parts", vec!["6 8\n\n10 12\n"]),
+        ("one document", vec![&without_blank_lines]),
+        ("documents of a file each", vec![&without_blank_lines, "6\n8", &without_blank_lines[..900]]),
+        ("nothing", vec!["", "\n"]),
+        ("no token", vec!["words\n\nonly\n"]),
+        ("an id beyond the vocabulary", vec![&a, &b.replacen(" \n\n", " 900\n\n", 30)]),
+    ] {
+        assert_same(&sources(&texts), &corpus, 0.1, what);
+        assert_same(&sources(&texts), &corpus, 0.0, what);
+    }
+}
+
+#[test]
+fn ranks_cut_any_text_as_one_process_does() {
+    for seed in 0..24 {
+        let count = [5, 40, 300][seed as usize % 3];
+        let texts = (0..1 + seed % 3)
+            .map(|i| Source::Memory { name: format!("{i}.txt"), text: lines(100 * seed + i, count).into() });
+        let layout = [TextLayout::Sentences, TextLayout::Paragraphs][seed as usize % 2];
+        for (blank_lines_between_documents, lossy) in [(1, true), (2, false), (3, true)] {
+            let corpus = CorpusSettings { layout, lossy, blank_lines_between_documents, ..Default::default() };
+            assert_same(&texts.clone().collect::<Vec<_>>(), &corpus, 0.2, &format!("text {seed}, {corpus:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_read_its_part_is_named_and_earlier_data_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, corpus, split) = (folder.path().join("data"), CorpusSettings::default(), SplitSettings::default());
+    let whole = text(1, 200, 90, 6, 12);
+    let path = folder.path().join("text.txt");
+    std::fs::write(&path, &whole).unwrap();
+    build_on(&Communicator::default(), &[Source::File(path.clone())], &out, &corpus, &split).unwrap();
+    let before = contents(&out);
+    let mut named = 0;
+    for (at, ranks) in (0..whole.len()).step_by(997).zip([2, 3, 4].into_iter().cycle()) {
+        if &whole[at..=at] == "\n" {
+            continue;
+        }
+        // The size is that of the others, the text is not.
+        let mut damaged = whole.clone().into_bytes();
+        damaged[at] = 0xFF;
+        let other = Source::Memory { name: path.display().to_string(), text: damaged.into() };
+        let found = on_ranks(ranks, |communicator| {
+            let text = if communicator.rank() == 1 { other.clone() } else { Source::File(path.clone()) };
+            build_on(communicator, &[text], &out, &corpus, &split).map_err(|error| error.to_string())
+        });
+        // Where the damage is in a part of another rank, nobody reads it.
+        if let Err(error) = &found[0] {
+            let line = whole[..at].matches('\n').count() + 1;
+            let expected = format!("rank 1: {}:{line}: invalid UTF-8", path.display());
+            assert!(error.starts_with(&expected), "{ranks} ranks: {error}, expected {expected}");
+            assert!(found[1..].iter().all(|found| found.as_ref().unwrap_err().contains("rank 0 has ended")));
+            named += 1;
+        }
+        assert!(contents(&out) == before, "{ranks} ranks, damage at {at}");
+    }
+    assert!(named > 2, "{named}");
+}
+
+#[test]
+fn ranks_that_differ_and_ranks_that_are_gone_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, split) = (text(1, 200, 90, 6, 12), SplitSettings::default());
+    let try_build = |difference: &(dyn Fn(usize) -> (CorpusSettings, Vec<Source>) + Sync)| {
+        let found = on_ranks(3, |communicator| {
+            let (corpus, texts) = difference(communicator.rank());
+            build_on(communicator, &texts, folder.path(), &corpus, &split)
+        });
+        assert!(contents(folder.path()).is_empty());
+        found.into_iter().map(|found| found.unwrap_err().to_string()).collect::<Vec<_>>()
+    };
+    let lossy = try_build(&|rank| (CorpusSettings { lossy: rank == 2, ..Default::default() }, sources(&[&whole])));
+    assert!(lossy.iter().all(|e| e.contains("rank 0 has `corpus.lossy` = false, rank 2 has true")), "{lossy:?}");
+    let shorter = |rank| if rank == 1 { &whole[1..] } else { &whole[..] };
+    let sizes = try_build(&|rank| (CorpusSettings::default(), sources(&[shorter(rank)])));
+    assert!(sizes.iter().all(|e| e.contains("rank 0 has `text.bytes` = [")), "{sizes:?}");
+    let missing = |rank| match rank {
+        1 => vec![Source::File("nowhere/0.txt".into())],
+        _ => sources(&[&whole]),
+    };
+    let missing = try_build(&|rank| (CorpusSettings::default(), missing(rank)));
+    assert!(missing[1].starts_with("nowhere/0.txt: no such file"), "{missing:?}");
+    assert!(missing[0].starts_with("rank 0, settings: rank 1 has ended"), "{missing:?}");
+    let folders = try_build(&|_| (CorpusSettings::default(), vec![Source::File(folder.path().into())]));
+    assert!(folders.iter().any(|e| e.contains("not a file, and ranks read different parts")), "{folders:?}");
+}
+
+/// Parts before the end of the rank are appended, and shards are written.
+#[test]
+fn a_rank_that_ends_in_the_middle_is_named_and_earlier_data_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (corpus, split) = (CorpusSettings { tokens_per_shard: 300, ..Default::default() }, SplitSettings::default());
+    let texts = sources(&[&text(1, 200, 90, 6, 12)]);
+    build_on(&Communicator::default(), &texts, folder.path(), &corpus, &split).unwrap();
+    let before = contents(folder.path());
+    let vocabulary = vocabulary(200);
+    for victim in [0, 2] {
+        let found = on_ranks(3, |communicator| {
+            let left = AtomicUsize::new(200);
+            let new_encoder = || {
+                |sentence: &str, ids: &mut Vec<u32>| {
+                    let is_over = communicator.rank() == victim && left.fetch_sub(1, Relaxed) < 180;
+                    // Without the message of a panic.
+                    if is_over { std::panic::resume_unwind(Box::new("ended")) } else { encode(sentence, ids) }
+                }
+            };
+            let (texts, out) = (texts.clone(), folder.path());
+            let work = || build_with(texts, out, &corpus, &split, &vocabulary, new_encoder, communicator);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|_| communicator.abort())
+        });
+        for (rank, found) in found.into_iter().enumerate() {
+            match found {
+                Err(()) => assert_eq!(rank, victim),
+                Ok(found) => {
+                    let error = found.unwrap_err().to_string();
+                    assert!(rank != victim && error.contains("has ended; its own message says why"), "{rank}: {error}");
+                }
+            }
+        }
+        build_on(&Communicator::default(), &texts, folder.path(), &corpus, &split).unwrap();
+        assert!(contents(folder.path()) == before, "rank {victim}");
+    }
+}
+
+#[test]
+fn ranks_count_the_words_of_one_process() {
+    let config = TrainerConfig { max_line_bytes: 60, ..Default::default() };
+    let words = |texts: &[Source], lossy, communicator: &Communicator| {
+        count_words(texts, lossy, &config, communicator).map_err(|error| error.to_string())
+    };
+    for seed in 0..30 {
+        let texts: Vec<Source> = (0..1 + seed % 4)
+            .map(|i| Source::Memory { name: format!("{i}.txt"), text: lines(seed + 50 * i, 40 * seed).into() })
+            .collect();
+        for lossy in [true, false] {
+            let expected = words(&texts, lossy, &Communicator::default());
+            for ranks in 2..=5 {
+                let found = on_ranks(ranks, |communicator| words(&texts, lossy, communicator));
+                match &expected {
+                    Ok(counts) => {
+                        assert_eq!(found[0].as_ref(), Ok(counts), "text {seed}, {ranks} ranks");
+                        assert!(found[1..].iter().all(|found| found.as_ref() == Ok(&WordCounts::default())));
+                    }
+                    Err(_) => assert!(
+                        found.iter().all(|f| f == &found[0] && f.as_ref().unwrap_err().starts_with("rank ")),
+                        "text {seed}, {ranks} ranks: {found:?}"
+                    ),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_line_of_a_damaged_word_is_that_of_the_file() {
+    let mut text = "one two three\n".repeat(100).into_bytes();
+    text.extend(b"four \xFF\n");
+    let texts = [Source::Memory { name: "text.txt".into(), text: text.into() }];
+    for ranks in [2, 3, 5] {
+        let found = on_ranks(ranks, |communicator| {
+            count_words(&texts, false, &TrainerConfig::default(), communicator).unwrap_err().to_string()
+        });
+        let rank = 1400 / 300 % ranks;
+        let expected = format!("rank {rank}: text.txt:101: invalid UTF-8 at byte 6 (0xFF 0x0A)");
+        assert!(found.iter().all(|error| error.starts_with(&expected)), "{found:?}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Words of text files, counted by ranks together.
+//!
+//! A rank counts the lines that start in its parts of a text, and tables of counts are added in pairs of ranks, so the first
+//! rank has that of the text after ⌈log₂ R⌉ additions. Counts are integers, and their order is that of a hash table, which
+//! does not reach the vocabulary. Memory of a rank: its table, one part of the text and one message of another rank.
+
+use std::io::BufRead;
+use std::path::Path;
+
+use engine::Communicator;
+use serde_json::json;
+
+use super::corpus::{Part, Source, invalid_utf8};
+use super::error::DataError;
+use crate::ranks::expect_alike;
+use crate::tokenizer::{TrainerConfig, WordCounts};
+
+/// Parts of a rank in a round.
+const PARTS: usize = 16;
+/// Bytes of a message.
+const MESSAGE: usize = 1 << 20;
+/// Name of the exchange.
+const WORDS: &str = "counts of words";
+
+/// Counts the words of `sources`, one sentence a line; complete on the first rank. All ranks of `communicator` call it with
+/// the same values and see the same sources, which must be files or in memory if there are several ranks. Bytes that are not
+/// UTF-8 are an error, or replaced if `lossy`.
+///
+/// # Errors
+/// A setting of `config` out of range; those of reading and communication; [`DataError::Rank`] on all ranks if one cannot read
+/// its part.
+pub fn count_words(
+    sources: &[Source],
+    lossy: bool,
+    config: &TrainerConfig,
+    communicator: &Communicator,
+) -> Result<WordCounts, DataError> {
+    config.check()?;
+    let mut words = WordCounts::default();
+    let (rank, size) = (communicator.rank(), communicator.size());
+    if size == 1 {
+        for (source, _) in sources.iter().enumerate() {
+            count_part(sources, &Part { source, bytes: 0..u64::MAX }, lossy, config, &mut words)?;
+        }
+        return Ok(words);
+    }
+    let (parts, sizes) = Part::all(sources)?;
+    let names: Vec<String> = sources.iter().map(Source::name).collect();
+    let start = json!({ "text": { "files": names, "bytes": sizes }, "lossy": lossy, "trainer": config });
+    expect_alike(communicator, start)?;
+    // Ranks wait for each other after each round, so an error ends all at once, and a rank that stopped is found.
+    for round in parts.chunks(PARTS * size) {
+        let mut mine = round.iter().skip(rank).step_by(size);
+        let counted = mine.try_for_each(|part| count_part(sources, part, lossy, config, &mut words));
+        let problem = counted.err().map_or(String::new(), |error| error.to_string());
+        let problems = communicator.gather(WORDS, problem.as_bytes())?;
+        if let Some(rank) = problems.iter().position(|problem| !problem.is_empty()) {
+            let problem = String::from_utf8_lossy(&problems[rank]).into_owned();
+            return Err(DataError::Rank { rank, problem });
+        }
+    }
+    let mut distance = 1;
+    while distance < size {
+        if rank % (2 * distance) == distance {
+            let to = rank - distance;
+            words.for_each_message(MESSAGE, |message| communicator.send(WORDS, to, message))?;
+            communicator.send(WORDS, to, &[])?;
+            return Ok(WordCounts::default());
+        }
+        let from = rank + distance;
+        if from < size {
+            loop {
+                let message = communicator.receive(WORDS, from)?;
+                if message.is_empty() {
+                    break;
+                }
+                words.add_message(&message)?;
+            }
+        }
+        distance *= 2;
+    }
+    Ok(words)
+}
+
+/// Adds the words of the lines that start in `part`.
+fn count_part(
+    sources: &[Source],
+    part: &Part,
+    lossy: bool,
+    config: &TrainerConfig,
+    words: &mut WordCounts,
+) -> Result<(), DataError> {
+    /// Text in memory.
+    const BATCH_BYTES: usize = 4 << 20;
+    let source = &sources[part.source];
+    let (mut reader, first) = source.open(&part.bytes)?;
+    let (mut position, mut line) = (first, 0);
+    let (mut lines, mut bytes) = (Vec::new(), 0);
+    loop {
+        let mut raw = Vec::new();
+        if position < part.bytes.end {
+            reader.read_until(b'\n', &mut raw).map_err(DataError::io(Path::new(&source.name()), "read"))?;
+        }
+        let is_end = raw.is_empty();
+        position += raw.len() as u64;
+        bytes += raw.len();
+        line += 1;
+        if !is_end {
+            let mut text = match String::from_utf8(raw) {
+                Ok(text) => text,
+                Err(error) if lossy => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+                Err(error) => {
+                    let line = source.lines_before(first)? + line;
+                    return Err(invalid_utf8(&source.name(), line, error.as_bytes(), error.utf8_error()));
+                }
+            };
+            text.truncate(text.trim_end_matches(['\n', '\r']).len());
+            lines.push(text);
+        }
+        if is_end || bytes >= BATCH_BYTES {
+            words.add(&lines, config);
+            lines.clear();
+            bytes = 0;
+        }
+        if is_end {
+            return Ok(());
+        }
+    }
+}
