@@ -11,7 +11,7 @@
 //! rank 1    part 1 ─ encode ─┘ send           part 3 ─ encode ─┘ send
 //! ```
 //!
-//! Ranks read and tokenize parts in turn ([`Part`]). The first appends all of them in order and alone writes, so the files do
+//! Ranks read and tokenize parts in turn (`Part`). The first appends all of them in order and alone writes, so the files do
 //! not depend on the number of ranks; it holds one part of another rank at a time.
 
 use std::path::Path;

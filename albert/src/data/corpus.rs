@@ -7,7 +7,7 @@
 //!
 //! Cost: reading and checking UTF-8, about 1 GB/s.
 //!
-//! Ranks read different parts of a source ([`Part`]):
+//! Ranks read different parts of a source (`Part`):
 //!
 //! ```text
 //! bytes       0            1 Mi           2 Mi           3 Mi

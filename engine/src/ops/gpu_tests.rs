@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     DType, Device, Gradients, Init, ParamBuilder, ParamId, ParamStore, Result, Tape, Tensor, Var, Workspace,
     device::{Gpu, simulated::SimulatedDriver},
-    optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm},
+    optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm, parts},
 };
 use half::bf16;
 use kernels::{Cpu, Isa, dropout::Dropout};
@@ -278,14 +278,17 @@ fn layers_and_their_gradients_agree_with_the_processor() {
     }
 }
 
-/// Parameters after steps with given gradients, and the norm before each was clipped.
-fn train(device: &Device, rule: OptimizerKind) -> (Vec<f32>, Vec<f64>) {
+/// Parameters and moments after steps with given gradients, and the norm before each was clipped; the parameters are updated in
+/// `count` parts.
+fn train(device: &Device, rule: OptimizerKind, count: usize) -> (Vec<f32>, Vec<f64>) {
     let (mut params, _) = parameters(16, 24);
     let treatment = |info: &crate::param::ParamInfo| {
         let matrix = info.shape.len() == 2;
         ParamOptions { weight_decay: matrix, trust_ratio: matrix }
     };
-    let mut optimizer = Optimizer::new(&params, rule, AdamConfig::default(), treatment).unwrap().on(device).unwrap();
+    let part =
+        |own| Optimizer::of_part(&params, own, rule, AdamConfig::default(), treatment).unwrap().on(device).unwrap();
+    let mut optimizers: Vec<Optimizer> = parts(&params, count).into_iter().map(part).collect();
     let mut gradients: Gradients = params.gradients(device).unwrap();
     let mut norms = Vec::new();
     for step in 1..=5 {
@@ -293,21 +296,30 @@ fn train(device: &Device, rule: OptimizerKind) -> (Vec<f32>, Vec<f64>) {
         let len = gradients.len();
         gradients.flat.copy_from(&draw(100 + step, len)).unwrap();
         norms.push(clip_global_norm(&mut gradients, 2.0, Some(1.0), step).unwrap());
-        optimizer.step(&mut params, &gradients, 0.01).unwrap();
+        optimizers.iter_mut().for_each(|part| part.step(&mut params, &gradients, 0.01).unwrap());
     }
     params.download().unwrap();
-    let [first, second] = optimizer.moments().unwrap();
-    (params.all_values().iter().chain(&*first).chain(&*second).copied().collect(), norms)
+    let [mut first, mut second] = [(); 2].map(|()| Vec::new());
+    for part in &optimizers {
+        let [of_part, squares] = part.moments().unwrap();
+        first.extend_from_slice(&of_part);
+        second.extend_from_slice(&squares);
+    }
+    (params.all_values().iter().chain(&first).chain(&second).copied().collect(), norms)
 }
 
 #[test]
 fn optimizer_steps_agree_with_the_processor() {
     let [cpu, gpu] = devices();
     for rule in [OptimizerKind::AdamW, OptimizerKind::Lamb] {
-        let ((wanted, wanted_norms), (got, got_norms)) = (train(&cpu, rule), train(&gpu, rule));
+        let ((wanted, wanted_norms), (got, got_norms)) = (train(&cpu, rule, 1), train(&gpu, rule, 1));
         close(&format!("{rule:?}"), &got, &wanted, 0.5f32.powi(20));
         for (got, wanted) in got_norms.iter().zip(&wanted_norms) {
             assert!((got - wanted).abs() <= 1e-6 * wanted, "{rule:?}: norm {got}, on the processor {wanted}");
+        }
+        // Some are empty.
+        for count in [2, 3, 40] {
+            assert!(train(&gpu, rule, count).0 == got, "{rule:?} in {count} parts");
         }
     }
 }
