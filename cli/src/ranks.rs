@@ -73,7 +73,7 @@ fn host_names(communicator: &Communicator) -> Result<Vec<Vec<u8>>> {
     Ok(communicator.gather("host names", &host)?)
 }
 
-/// Says on the first rank who trains together; the others are silent from now on.
+/// Says on the first rank who works together; the others are silent from now on.
 fn announce(communicator: &Communicator, hosts: &[Vec<u8>], device: &Device, path: &GradientPath) {
     if !communicator.is_first() {
         return output::mute();
@@ -82,7 +82,9 @@ fn announce(communicator: &Communicator, hosts: &[Vec<u8>], device: &Device, pat
     names.sort();
     names.dedup();
     let threads = device.processor().threads();
-    tell!("{} ranks on {} host(s), {threads} thread(s) in rank 0; {path}", hosts.len(), names.len());
+    // Not all commands have gradients.
+    let path = if device.gpu().is_some() { format!("; {path}") } else { String::new() };
+    tell!("{} ranks on {} host(s), {threads} thread(s) in rank 0{path}", hosts.len(), names.len());
 }
 
 /// Name of the GPU of rank `place` of a host: each takes its own, unless the launcher shows it a single one.
