@@ -194,11 +194,12 @@ impl Communicator {
 
     /// Sends `send` to a rank and fills `receive` with what a rank sends; `what` names it in errors.
     fn exchange(&self, what: &str, send: (usize, &[u8]), receive: (usize, &mut [u8])) -> Result<()> {
-        let late = if receive.1.is_empty() { send.0 } else { receive.0 };
-        self.watched(what, &Failure::Late { rank: late, or: None }, || {
-            self.transport.exchange(send, receive, self.timeout())
-        })
-        .map_err(|failure| self.failed(what, &failure))
+        let late = match ((send.0, send.1.is_empty()), (receive.0, receive.1.is_empty())) {
+            ((to, false), (from, false)) if to != from => Failure::Late { rank: from, or: Some(to) },
+            ((rank, _), (_, true)) | (_, (rank, false)) => Failure::Late { rank, or: None },
+        };
+        self.watched(what, &late, || self.transport.exchange(send, receive, self.timeout()))
+            .map_err(|failure| self.failed(what, &failure))
     }
 
     /// Runs `work`, which ends as `failure` if the library does not return.
