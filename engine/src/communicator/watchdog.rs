@@ -1,7 +1,7 @@
 //! Ends a rank that a library does not give back.
 //!
 //! Messages are tested without waiting, so that a rank notices by itself that another is late. Yet a library may wait inside a
-//! call, for a lock in shared memory that a stopped process holds or until all ranks have called it, and no test of ours runs.
+//! call: `MPI_Finalize` for all ranks, for instance. No test of ours runs then.
 
 use crate::error::EngineError;
 use std::{
