@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Before criterion's time, each bench prints its share of the bandwidth of y += x on arrays of the same total size. A copy would
-//! be no bound: its target is read before it is written, which nobody counts, and optimizers write what they have read.
+//! be no bound: caches read its target before they write it, which its bytes leave out, and optimizers write what they have read.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engine::{Communicator, Device, Init, LaneSums, Lanes, ParamBuilder};

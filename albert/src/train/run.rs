@@ -360,7 +360,9 @@ impl<O: RunObjective> Run<O> {
             return Ok(self.checkpoints.path(step));
         }
         self.saved = Some(step);
-        self.trainer.download()?;
+        if self.files.is_some() {
+            self.trainer.download()?;
+        }
         let moments = self.trainer.moments()?;
         let Some(Files { log, .. }) = &mut self.files else { return Ok(self.checkpoints.path(step)) };
         // Records that the checkpoint counts must be on disk before it.

@@ -228,11 +228,15 @@ impl<O: Objective> Trainer<O> {
         self.loaded.params.download()
     }
 
-    /// First and second moments of all parameters on the first rank; all ranks call it.
+    /// First and second moments of all parameters on the first rank, empty on the others; all ranks call it.
     ///
     /// # Errors
     /// A rank is gone or late, or the device failed.
     pub(crate) fn moments(&self) -> Result<[Cow<'_, [f32]>; 2], EngineError> {
+        if self.parts.is_none() && !self.communicator.is_first() {
+            // They stay where they are, perhaps on a GPU.
+            return Ok(Default::default());
+        }
         let moments = self.optimizer.moments()?;
         let Some(parts) = &self.parts else { return Ok(moments) };
         let [first, second] =

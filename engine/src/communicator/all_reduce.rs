@@ -25,9 +25,9 @@ use std::ops::Range;
 
 /// The gradients, and in the end their sum.
 pub(super) const SUM: usize = 0;
-/// What other ranks sent.
+/// Messages received.
 pub(super) const ROOM: usize = 1;
-/// What another rank is sent.
+/// The message to send.
 pub(super) const OUTGOING: usize = 2;
 /// The first of the sums over this rank's subtrees but the last, which is in [`SUM`].
 pub(super) const PARTS: usize = 3;

@@ -1,4 +1,4 @@
-//! Where gradients are while ranks exchange and add them: on the host, or on GPUs that exchange by themselves.
+//! Arrays that ranks exchange and add: in the memory of the host, or of GPUs that a link connects.
 
 use super::{
     Communicator,

@@ -230,7 +230,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// What rank `from` [sends](Self::send) to this rank; `what` names it in errors.
+    /// Receives the bytes that rank `from` [sends](Self::send) to this rank; `what` names them in errors.
     ///
     /// # Errors
     /// The rank is gone or late.

@@ -133,7 +133,7 @@ fn object(library: &Library, file: &str, name: &str) -> Result<Pointer> {
 
 /// Ends this process from a thread beside the one that the library keeps.
 pub(super) fn leave() {
-    // SAFETY: it ends the process without handlers of the library, which might wait for that thread, and returns to nobody.
+    // SAFETY: it ends the process without the library's exit handlers, which might wait for that thread, and does not return.
     unsafe { libc::_exit(1) }
 }
 
