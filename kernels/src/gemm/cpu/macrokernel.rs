@@ -11,7 +11,6 @@ use crate::extent::{area, index, span};
 use crate::gemm::epilogue::{Mask, Position, Scales, TileEpilogue};
 use crate::gemm::operand::Output;
 use crate::pool::{Disjoint, part};
-use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -102,12 +101,7 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
                 mask.draw(simd, dropout, row, height);
             }
             let panel_b = b.panel(j, column + nr <= columns.end);
-            let written = if M::Simd::EMULATED {
-                tiles.rows_of_tile(m, height, panel_a, panel_b, row, column)
-            } else {
-                for_height!(M::SIZE, height, |H, NV| tiles.tile::<M, H, NV>(m, panel_a, panel_b, row, column))
-            };
-            if written {
+            if tiles.tile(m, height, panel_a, panel_b, row, column) {
                 tiles.finish_tile(m, height, row, column, &mask);
             } else {
                 for i in 0..height {
@@ -122,23 +116,24 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
 }
 
 impl<'a> Tiles<'a> {
-    /// Computes one tile of H rows. Returns true if it is in C, false if it is in `tile_buffer`.
+    /// Computes one tile. Returns true if it is in C, false if it is in `tile_buffer`.
     #[inline(always)]
-    fn tile<M: Microkernel, const H: usize, const NV: usize>(
+    fn tile<M: Microkernel>(
         &self,
         m: M,
+        height: usize,
         panel_a: PanelA<'_, M::A>,
         panel_b: PanelB<'_, M::B>,
         row: usize,
         column: usize,
     ) -> bool {
         let depth = self.steps.depth;
-        panel_a.check(H, depth);
+        panel_a.check(height, depth);
         panel_b.check(M::NR, depth);
-        let (to, direct) = self.destination::<M>(H, row, column);
-        let next = self.next::<M>(row, H, column, panel_b);
-        // SAFETY: the checks bound the panels, `destination` the output and the buffer.
-        unsafe { m.tile::<H, NV>([depth, self.chain], panel_a, panel_b, next, to) };
+        let (to, direct) = self.destination::<M>(height, row, column);
+        let next = self.next::<M>(row, height, column, panel_b);
+        // SAFETY: the checks bound the panels, `destination` the output and the buffer; rows are cut by MR.
+        unsafe { m.tile(height, [depth, self.chain], panel_a, panel_b, next, to) };
         direct
     }
 
@@ -170,34 +165,6 @@ impl<'a> Tiles<'a> {
             }
             Output::Bf16(_) => NextTile { b, lines, ..NextTile::NONE },
         }
-    }
-
-    /// [`Self::tile`] one row at a time: the same bits from less code.
-    #[inline(always)]
-    fn rows_of_tile<M: Microkernel>(
-        &self,
-        m: M,
-        height: usize,
-        panel_a: PanelA<'_, M::A>,
-        panel_b: PanelB<'_, M::B>,
-        row: usize,
-        column: usize,
-    ) -> bool {
-        let depth = self.steps.depth;
-        panel_a.check(height, depth);
-        panel_b.check(M::NR, depth);
-        let (to, direct) = self.destination::<M>(height, row, column);
-        for i in 0..height {
-            let panel_a = PanelA { a: &panel_a.a[(i * panel_a.row_stride).min(panel_a.a.len())..], ..panel_a };
-            for_height!(RegisterTile::new(1, M::SIZE.vectors), 1, |H, NV| {
-                // SAFETY: as in `tile`, and row i of `tile_buffer` is unused until row i of the tile is stored.
-                unsafe {
-                    let to = Destination { c: to.c.add(i * to.ldc), partial: to.partial.add(i * M::NR), ..to };
-                    m.tile::<H, NV>([depth, self.chain], panel_a, panel_b, NextTile::NONE, to);
-                }
-            });
-        }
-        direct
     }
 
     /// Destination of a tile, and true if it is in C: C itself if the tile is complete, f32 and not quantized, else

@@ -14,7 +14,7 @@
 
 use crate::extent::span;
 use crate::pool::part;
-use crate::register_tile::RegisterTile;
+use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::{Kernel, Simd, from_fn, prefetch, prefetch_l2};
 use bytemuck::Pod;
 
@@ -48,14 +48,15 @@ pub(crate) trait Tile: Copy + Send + Sync {
 
 /// Computes tiles of C.
 pub(crate) trait Microkernel: Tile {
-    /// Stores A\[H, depth\] · B\[depth, NR\], of `[depth, chain]` steps, to `to`: summed in chains of `chain` steps (at least
-    /// 1 unless `depth` is 0), which are added in order. Prefetches `next`.
+    /// Stores A\[height, depth\] · B\[depth, NR\], of `[depth, chain]` steps, to `to`: summed in chains of `chain` steps (at
+    /// least 1 unless `depth` is 0), which are added in order. Prefetches `next`.
     ///
     /// # Safety
-    /// `a` holds H rows and `b` NV vectors of `depth` steps (their `check`). `to` is valid for reading and writing H rows of
-    /// NV vectors, `to.partial` for H · NV vectors.
-    unsafe fn tile<const H: usize, const NV: usize>(
+    /// `height` is 1 to MR. `a` holds `height` rows and `b` NR columns of `depth` steps (their `check`). `to` is valid for
+    /// reading and writing `height` rows of NR floats, `to.partial` for `height` · NR floats.
+    unsafe fn tile(
         self,
+        height: usize,
         steps: [usize; 2],
         a: PanelA<'_, Self::A>,
         b: PanelB<'_, Self::B>,
@@ -111,6 +112,26 @@ pub(crate) unsafe trait MultiplyAdd: Tile {
     fn multiply_add(self, a: Self::Groups, b: Self::Groups, sum: Self::Sums) -> Self::Sums;
     /// Sums in f32.
     fn to_f32(self, sums: Self::Sums) -> F32s<Self>;
+
+    /// [`Microkernel::tile`] of H rows and NV vectors, the vectors of NR.
+    ///
+    /// # Safety
+    /// As [`Microkernel::tile`].
+    #[inline(always)]
+    unsafe fn registers<const H: usize, const NV: usize>(
+        self,
+        steps: [usize; 2],
+        a: PanelA<'_, Self::A>,
+        b: PanelB<'_, Self::B>,
+        next: NextTile,
+        to: Destination<'_>,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let acc = product::<Self, H, NV>(self, steps, a, b, next, to.partial);
+            write(self.simd(), acc, to);
+        }
+    }
 }
 
 /// Vector of the f32 arithmetic of T.
@@ -118,18 +139,32 @@ pub(crate) type F32s<T> = <<T as Tile>::Simd as Simd>::F32;
 
 impl<T: MultiplyAdd> Microkernel for T {
     #[inline(always)]
-    unsafe fn tile<const H: usize, const NV: usize>(
+    unsafe fn tile(
         self,
+        height: usize,
         steps: [usize; 2],
         a: PanelA<'_, T::A>,
         b: PanelB<'_, T::B>,
         next: NextTile,
         to: Destination<'_>,
     ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let acc = product::<T, H, NV>(self, steps, a, b, next, to.partial);
-            write(self.simd(), acc, to);
+        if T::Simd::EMULATED {
+            // One row at a time: the same bits from less code. Row i of `partial` is unused until row i of the tile is stored.
+            for i in 0..height {
+                let a = PanelA { a: &a.a[(i * a.row_stride).min(a.a.len())..], ..a };
+                for_height!(RegisterTile::new(1, T::SIZE.vectors), 1, |H, NV| {
+                    // SAFETY: the caller's promise, for row i.
+                    unsafe {
+                        let to = Destination { c: to.c.add(i * to.ldc), partial: to.partial.add(i * T::NR), ..to };
+                        self.registers::<H, NV>(steps, a, b, NextTile::NONE, to);
+                    }
+                });
+            }
+        } else {
+            for_height!(T::SIZE, height, |H, NV| {
+                // SAFETY: the caller's promise.
+                unsafe { self.registers::<H, NV>(steps, a, b, next, to) }
+            });
         }
     }
 }
