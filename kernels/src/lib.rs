@@ -34,6 +34,7 @@ pub mod runner;
 pub mod simd;
 pub mod simulated;
 pub mod softmax;
+pub mod tiles;
 
 pub use pool::{Cpu, CpuError};
 pub use simd::{DType, Element, Isa, IsaKind};

@@ -8,9 +8,9 @@ use crate::simd::Simd;
 /// Accumulators of a microkernel: `rows` x `vectors` vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegisterTile {
-    /// MR, at most [`TALLEST`].
+    /// MR.
     pub rows: usize,
-    /// NV: 2 or 8.
+    /// NV.
     pub vectors: usize,
 }
 
@@ -21,6 +21,11 @@ impl RegisterTile {
     /// `rows` x `vectors`, both of which [`for_height`] must have an arm for.
     pub(crate) const fn new(rows: usize, vectors: usize) -> Self {
         assert!(rows >= 1 && rows <= TALLEST && (vectors == 2 || vectors == 8), "for_height has no arm for this tile");
+        Self { rows, vectors }
+    }
+
+    /// `rows` x `vectors` of a unit that is no vector register: [`for_height`] has no arms for it.
+    pub(crate) const fn of_unit(rows: usize, vectors: usize) -> Self {
         Self { rows, vectors }
     }
 

@@ -37,7 +37,7 @@ use crate::{
 };
 use kernels::{
     Cpu,
-    gemm::{Layout, PackedB},
+    gemm::{Layout, PackedB, Precision},
 };
 use on_gpu::OnGpu;
 use quantized::Quantized;
@@ -282,7 +282,8 @@ impl ParamStore {
         };
         let mut packs = self.packs.lock().unwrap_or_else(PoisonError::into_inner);
         let usable = |pack: &Pack| {
-            pack.range == range && pack.side == side && pack.panels.check(cpu.isa().kind(), depth, columns).is_ok()
+            let fits = pack.panels.check(cpu.isa().kind(), Precision::F32, depth, columns).is_ok();
+            pack.range == range && pack.side == side && fits
         };
         let at = packs.iter().position(usable).unwrap_or_else(|| {
             let panels = Arc::new(PackedB::new(cpu.isa(), depth, columns));

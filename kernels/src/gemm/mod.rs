@@ -32,6 +32,7 @@ mod cpu;
 pub mod cuda;
 mod epilogue;
 mod operand;
+mod precision;
 pub mod reference;
 
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub(crate) use cuda::sm90_cases::chosen as chosen_on_hopper;
 pub use cuda::{position::ProductArgs, sm90_mainloop::HopperProductArgs};
 pub use epilogue::{Epilogue, EpilogueKind, SliceEpilogue};
 pub(crate) use epilogue::{Scales, TileEpilogue};
+pub use precision::{Precision, UnknownPrecision};
 
 use crate::extent::{area, span};
 use crate::pool::Cpu;
@@ -99,6 +101,8 @@ pub struct Gemm {
     pub ldc: usize,
     /// Factor of the old values of C.
     pub beta: Beta,
+    /// What A and B are rounded to. CPUs only.
+    pub precision: Precision,
 }
 
 impl Gemm {
@@ -106,7 +110,7 @@ impl Gemm {
     pub const fn new(m: usize, n: usize, k: usize, a: Layout, b: Layout) -> Self {
         let lda = if matches!(a, Layout::Normal) { k } else { m };
         let ldb = if matches!(b, Layout::Normal) { n } else { k };
-        Self { m, n, k, a, b, lda, ldb, ldc: n, beta: Beta::Zero }
+        Self { m, n, k, a, b, lda, ldb, ldc: n, beta: Beta::Zero, precision: Precision::F32 }
     }
     /// A [m, k], B [k, n]: dx = dy·W.
     pub const fn nn(m: usize, n: usize, k: usize) -> Self {
@@ -131,6 +135,10 @@ impl Gemm {
     /// Copy that adds the product to C.
     pub const fn accumulate(self) -> Self {
         Self { beta: Beta::One, ..self }
+    }
+    /// Copy with operands of this precision.
+    pub const fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
     /// Floating-point operations; a multiply-add counts as two.
     pub const fn flops(&self) -> u64 {
@@ -216,7 +224,7 @@ pub fn gemm<A: Element, B: Element, C: Element>(
 /// [`gemm`] with B already packed by [`PackedB::pack`]: the same bits, without packing.
 ///
 /// # Panics
-/// As [`gemm`]; and if `b` is not k x n or was packed for another instruction set.
+/// As [`gemm`]; and if `b` is not k x n or was packed for another precision or instruction set.
 #[track_caller]
 pub fn gemm_packed<A: Element, C: Element>(
     cpu: &Cpu,
@@ -227,7 +235,7 @@ pub fn gemm_packed<A: Element, C: Element>(
     epilogue: SliceEpilogue<'_, C>,
 ) {
     spec.check_a_and_c(a.len(), c.len());
-    if let Err(mismatch) = b.check(cpu.isa().kind(), spec.k, spec.n) {
+    if let Err(mismatch) = b.check(cpu.isa().kind(), spec.precision, spec.k, spec.n) {
         panic!("{mismatch}");
     }
     let epilogue = epilogue.check(spec);

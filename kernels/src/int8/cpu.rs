@@ -46,6 +46,7 @@ pub(super) fn run<D: Dot>(
         // Sums of integers are exact in any order: one block, one chain.
         block: depth,
         chain: depth,
+        parts: 1,
         a: RowsOfGroups { groups: &*groups, stride },
         a_in_place: true,
         b: PanelsOfGroups { groups: bytemuck::cast_slice(&weight.panels) },

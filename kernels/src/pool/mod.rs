@@ -12,6 +12,7 @@ mod team;
 mod tests;
 
 use crate::simd::Isa;
+use crate::tiles::{TileKind, Tiles};
 use std::{
     cell::RefCell,
     io,
@@ -26,6 +27,7 @@ use team::{MAX_THREADS, Team};
 #[derive(Clone, Debug)]
 pub struct Cpu {
     isa: Isa,
+    tiles: Tiles,
     block_cache: usize,
     pool: Arc<Pool>,
 }
@@ -110,12 +112,25 @@ impl Cpu {
         };
         // One more than `cores`, which rounds a quota down.
         let pool = Pool::new(threads.max(1), cores() + 1).map_err(CpuError::Spawn)?;
-        Ok(Self { isa, block_cache, pool: Arc::new(pool) })
+        Ok(Self { isa, tiles: Tiles::fastest(isa), block_cache, pool: Arc::new(pool) })
     }
 
     /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// What computes products in bf16: the fastest tiles of the machine, unless [`with_tiles`](Self::with_tiles) chose others.
+    pub fn tiles(&self) -> Tiles {
+        self.tiles
+    }
+
+    /// The same threads with tiles of another kind.
+    ///
+    /// # Errors
+    /// Why this machine does not have them.
+    pub fn with_tiles(self, kind: TileKind) -> Result<Self, String> {
+        Ok(Self { tiles: Tiles::new(kind, self.isa)?, ..self })
     }
 
     /// Bytes of cache that products are blocked for: at least 2 MiB, or the L2 of a core. Results do not depend on it.

@@ -16,7 +16,9 @@ fn pool_of(threads: usize) -> Cpu {
 
 /// Pool that wakes its threads as if each had a core, so that they interleave on any machine.
 fn awake_pool_of(threads: usize) -> Cpu {
-    Cpu { isa: Isa::choose().unwrap(), block_cache: 2 << 20, pool: Arc::new(Pool::new(threads, threads).unwrap()) }
+    let isa = Isa::choose().unwrap();
+    let pool = Arc::new(Pool::new(threads, threads).unwrap());
+    Cpu { isa, tiles: Tiles::fastest(isa), block_cache: 2 << 20, pool }
 }
 
 /// Runs `test`; fails if it takes longer than two minutes.

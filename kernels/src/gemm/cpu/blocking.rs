@@ -37,6 +37,8 @@ pub(crate) struct Blocking {
     pub b_in_place: usize,
     /// Elements of a block of A that is resident in L2 while panels of B are streamed.
     pub a_resident: usize,
+    /// Rows that are not divided between tasks and tiles: 1, or MR.
+    pub row_unit: usize,
 }
 
 impl Blocking {
@@ -50,7 +52,13 @@ impl Blocking {
             b_block: floats * 9 / 16,
             b_in_place: floats * 3 / 4,
             a_resident: floats * 9 / 16,
+            row_unit: 1,
         }
+    }
+
+    /// The same for tiles that compute MR rows, whether or not they exist: only the last tile may have fewer.
+    pub(crate) const fn in_whole_tiles(self) -> Self {
+        Self { row_unit: self.mr, ..self }
     }
 
     /// Sizes of f32 products for the instruction set and the L2 of `cpu`.

@@ -89,7 +89,7 @@ impl<'a, G: Copy + Sync, M: Microkernel<A = G>> RowPanels<M> for RowsOfGroups<'a
         'a: 'o,
     {
         let a = if steps.depth == 0 { &[] } else { &self.groups[row * self.stride + steps.start..] };
-        PanelA { a, row_stride: self.stride, k_stride: 1 }
+        PanelA { a, row_stride: self.stride, k_stride: 1, part_stride: 0 }
     }
 }
 
@@ -113,7 +113,7 @@ impl<'a, G: Copy + Sync, M: Microkernel<B = G>> ColumnPanels<M> for PanelsOfGrou
         'a: 'o,
     {
         assert!(start == 0 && columns.start.is_multiple_of(M::NR), "one block of k");
-        BlockB::packed(&self.groups[columns.start * depth..], M::NR, depth)
+        BlockB::packed(&self.groups[columns.start * depth..], M::NR, M::NR * depth, 0).packed_before()
     }
 }
 
@@ -146,14 +146,14 @@ impl<'a, S: Simd> RowPanels<Fma<S>> for MatrixA<'a> {
         'a: 'o,
     {
         if depth == 0 {
-            return PanelA { a: &[], row_stride: 1, k_stride: 1 };
+            return PanelA { a: &[], row_stride: 1, k_stride: 1, part_stride: 0 };
         }
         let (k_contiguous, lda) = (self.spec.a == Layout::Normal, self.spec.lda);
         let at = if k_contiguous { row * lda + start } else { start * lda + row };
         match self.a {
             Operand::F32(a) if self.in_place() => {
                 let (row_stride, k_stride) = if k_contiguous { (lda, 1) } else { (1, lda) };
-                PanelA { a: &a[at..], row_stride, k_stride }
+                PanelA { a: &a[at..], row_stride, k_stride, part_stride: 0 }
             }
             _ => {
                 if is_new {
@@ -161,7 +161,7 @@ impl<'a, S: Simd> RowPanels<Fma<S>> for MatrixA<'a> {
                         pack::Block { source: self.a.from(at), leading: lda, k_contiguous, count: height, depth };
                     simd.vectorize(Pack { block, width: height, out: &mut out[..height * depth] });
                 }
-                PanelA { a: out, row_stride: 1, k_stride: height }
+                PanelA { a: out, row_stride: 1, k_stride: height, part_stride: 0 }
             }
         }
     }
@@ -174,6 +174,7 @@ pub(crate) struct BlockB<'a, G> {
     whole: &'a [G],
     step: usize,
     k_stride: usize,
+    part_stride: usize,
     /// Packed copy of a partial last panel, or empty.
     rest: &'a [G],
     nr: usize,
@@ -182,18 +183,23 @@ pub(crate) struct BlockB<'a, G> {
 }
 
 impl<'a, G> BlockB<'a, G> {
-    /// Block of a B that was packed before the product: panels of `nr` columns and `depth` steps.
-    fn packed(panels: &'a [G], nr: usize, depth: usize) -> Self {
-        Self { whole: panels, step: nr * depth, k_stride: nr, rest: &[], nr, is_prepacked: true }
+    /// Packed panels of `nr` columns, `step` groups apart, with parts `part_stride` apart.
+    pub(super) fn packed(panels: &'a [G], nr: usize, step: usize, part_stride: usize) -> Self {
+        Self { whole: panels, step, k_stride: nr, part_stride, rest: &[], nr, is_prepacked: false }
+    }
+
+    /// The same, packed before the product.
+    pub(super) fn packed_before(self) -> Self {
+        Self { is_prepacked: true, ..self }
     }
 
     /// Panel `j`; `whole` is true if all its columns exist.
     #[inline(always)]
     pub(super) fn panel(&self, j: usize, whole: bool) -> PanelB<'a, G> {
         if whole || self.rest.is_empty() {
-            PanelB { b: &self.whole[j * self.step..], k_stride: self.k_stride }
+            PanelB { b: &self.whole[j * self.step..], k_stride: self.k_stride, part_stride: self.part_stride }
         } else {
-            PanelB { b: self.rest, k_stride: self.nr }
+            PanelB { b: self.rest, k_stride: self.nr, part_stride: 0 }
         }
     }
 }
@@ -214,7 +220,15 @@ fn b_usable_in_place(blocking: &Blocking, spec: &Gemm, b: Operand<'_>) -> bool {
         && usable_in_place(b, spec.ldb)
 }
 
-impl MatrixB<'_> {
+impl<'a> MatrixB<'a> {
+    /// B from element `start` on, unless it is packed.
+    pub(super) fn from(self, start: usize) -> Self {
+        match self {
+            Self::Unpacked(spec, b) => Self::Unpacked(spec, b.from(start)),
+            packed @ Self::Packed(_) => packed,
+        }
+    }
+
     /// True if full panels are read in place.
     pub(super) fn in_place(&self, blocking: &Blocking) -> bool {
         match *self {
@@ -239,10 +253,15 @@ impl<'a, S: Simd> ColumnPanels<Fma<S>> for MatrixB<'a> {
     {
         let nr = blocking.nr;
         let (spec, b) = match *self {
-            Self::Packed(b) => return BlockB::packed(b.block(start, depth, columns.start), nr, depth),
+            Self::Packed(b) => {
+                let panels = b.block(start, depth, columns.start);
+                return BlockB::packed(panels, nr, nr * depth, 0).packed_before();
+            }
             Self::Unpacked(spec, b) => (spec, b),
         };
-        let pack = |columns, out| simd.vectorize(PackB { spec, b, k0: start, depth, columns, out });
+        let pack = |columns, out| {
+            simd.vectorize(PackB { spec, b, k0: start, depth, columns, step: nr * depth, out });
+        };
         match b {
             Operand::F32(whole) if b_usable_in_place(blocking, spec, b) && depth > 0 => {
                 let first_of_rest = columns.end / nr * nr;
@@ -253,11 +272,11 @@ impl<'a, S: Simd> ColumnPanels<Fma<S>> for MatrixB<'a> {
                     &[]
                 };
                 let whole = &whole[start * spec.ldb + columns.start..];
-                BlockB { whole, step: nr, k_stride: spec.ldb, rest, nr, is_prepacked: false }
+                BlockB { whole, step: nr, k_stride: spec.ldb, part_stride: 0, rest, nr, is_prepacked: false }
             }
             _ => {
                 pack(columns, &mut *out);
-                BlockB { is_prepacked: false, ..BlockB::packed(&*out, nr, depth) }
+                BlockB::packed(&*out, nr, nr * depth, 0)
             }
         }
     }
@@ -285,6 +304,8 @@ pub(super) struct PackB<'a> {
     pub k0: usize,
     pub depth: usize,
     pub columns: Range<usize>,
+    /// Floats from a panel to the next.
+    pub step: usize,
     pub out: &'a mut [f32],
 }
 
@@ -302,7 +323,7 @@ impl Kernel for PackB<'_> {
                 let count = nr.min(self.columns.end - column);
                 let at = if k_contiguous { column * leading + k } else { k * leading + column };
                 let block = pack::Block { source: self.b.from(at), leading, k_contiguous, count, depth };
-                pack::panel(simd, block, nr, &mut self.out[start * self.depth + p * nr..][..depth * nr]);
+                pack::panel(simd, block, nr, &mut self.out[start / nr * self.step + p * nr..][..depth * nr]);
             }
         }
     }

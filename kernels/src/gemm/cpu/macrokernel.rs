@@ -5,7 +5,7 @@
 //! vectors.
 
 use super::blocks::{BlockB, RowPanels, Steps};
-use super::microkernel::{Destination, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB};
+use super::microkernel::{Destination, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile};
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
 use crate::gemm::epilogue::{Mask, Position, Scales, TileEpilogue};
@@ -45,6 +45,10 @@ pub(super) struct Tiles<'a> {
     pub steps: Steps,
     /// Steps of a chain.
     pub chain: usize,
+    /// Parts of an operand.
+    pub parts: usize,
+    /// Rows that are not divided.
+    pub row_unit: usize,
     /// Rows of C.
     pub rows: Range<usize>,
     /// Columns of C; the first is a multiple of NR.
@@ -67,7 +71,7 @@ pub(super) struct Tiles<'a> {
     pub partial_sums: Disjoint<'a, f32>,
     /// Columns of `partial_sums`.
     pub partial_columns: usize,
-    /// The thread's buffer for a tile on its way to C, or for the sum of the previous chains: MR x NR.
+    /// The thread's buffer for a tile on its way to C and for sums on the way: twice MR x NR.
     pub tile_buffer: Disjoint<'a, f32>,
     /// True if the loop runs over the tiles of a column before the next column. Never with dropout, whose mask is drawn for
     /// whole rows.
@@ -93,7 +97,7 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
         debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
         for at in 0..tiles_m * tiles_n {
             let (i, j) = if tiles.by_columns { (at % tiles_m, at / tiles_m) } else { (at / tiles_n, at % tiles_n) };
-            let panel = part(rows.len(), 1, tiles_m, i);
+            let panel = part(rows.len(), tiles.row_unit, tiles_m, i);
             let (row, column, height) = (rows.start + panel.start, columns.start + j * nr, panel.len());
             let is_new = tiles.by_columns || j == 0;
             let panel_a = a.panel(m, tiles.steps, row, height, is_new, packed_a);
@@ -108,7 +112,7 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
                     let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
                     // SAFETY: the buffer is this thread's, and no other reference to it is alive.
                     let sums = unsafe { &*tiles.tile_buffer.slice(i * nr..(i + 1) * nr) };
-                    tiles.finish_row(simd, row + i, column, sums, mask);
+                    tiles.finish_row::<M>(simd, row + i, column, sums, mask);
                 }
             }
         }
@@ -128,12 +132,18 @@ impl<'a> Tiles<'a> {
         column: usize,
     ) -> bool {
         let depth = self.steps.depth;
-        panel_a.check(height, depth);
-        panel_b.check(M::NR, depth);
-        let (to, direct) = self.destination::<M>(height, row, column);
+        // Rows that a tile computes though they do not exist are not stored in C.
+        let computed = if M::WHOLE { M::SIZE.rows } else { height };
+        panel_a.check(computed, depth, self.parts);
+        panel_b.check(M::NR, depth, self.parts);
+        let (mut to, direct) = self.destination::<M>(height, row, column);
+        if M::FROM_OLD_VALUES && !direct && self.addend != Addend::Nothing {
+            self.load_old_values(m.simd(), height, row, column, M::NR);
+            to.add = true;
+        }
         let next = self.next::<M>(row, height, column, panel_b);
         // SAFETY: the checks bound the panels, `destination` the output and the buffer; rows are cut by MR.
-        unsafe { m.tile(height, [depth, self.chain], panel_a, panel_b, next, to) };
+        unsafe { m.tile(computed, [depth, self.chain], panel_a, panel_b, next, to) };
         direct
     }
 
@@ -151,7 +161,7 @@ impl<'a> Tiles<'a> {
             false => (row + height, self.columns.start),
         };
         if self.by_columns {
-            let panel = self.steps.depth.wrapping_mul(panel_b.k_stride);
+            let panel = self.steps.depth.wrapping_mul(panel_b.k_stride).wrapping_mul(self.parts);
             lines = (panel / self.rows.len()).div_ceil(16);
             b = b.wrapping_add(panel.wrapping_add((row - self.rows.start).wrapping_mul(panel) / self.rows.len()));
         }
@@ -168,14 +178,15 @@ impl<'a> Tiles<'a> {
     }
 
     /// Destination of a tile, and true if it is in C: C itself if the tile is complete, f32 and not quantized, else
-    /// `tile_buffer`, which holds a tile. Valid for `height` rows of NR floats, which only this task accesses.
+    /// `tile_buffer`. Valid for the computed rows of NR floats, which only this task accesses.
     #[inline(always)]
     fn destination<M: Microkernel>(&self, height: usize, row: usize, column: usize) -> (Destination<'a>, bool) {
-        let width = M::NR;
-        assert!(self.tile_buffer.len() >= area(height, width));
-        let partial = self.tile_buffer.ptr(0);
+        let (rows, width) = (M::SIZE.rows, M::NR);
+        assert!(self.tile_buffer.len() >= 2 * area(rows, width));
+        let (tile, partial) = (self.tile_buffer.ptr(0), self.tile_buffer.ptr(rows * width));
+        let is_whole = column + width <= self.columns.end && (!M::WHOLE || height == rows);
         match self.c {
-            Output::F32(c) if column + width <= self.columns.end && !M::QUANTIZED => {
+            Output::F32(c) if is_whole && !M::QUANTIZED => {
                 let at = index(row, self.ldc, column).saturating_add(self.c_start);
                 assert!(span(height, width, self.ldc) <= c.len().saturating_sub(at));
                 let (add, bias) = (self.addend != Addend::Nothing, self.epilogue.bias_in_registers(self.last));
@@ -184,7 +195,7 @@ impl<'a> Tiles<'a> {
                     true,
                 )
             }
-            _ => (Destination { c: partial, ldc: width, add: false, bias: None, partial }, false),
+            _ => (Destination { c: tile, ldc: width, add: false, bias: None, partial }, false),
         }
     }
 
@@ -204,17 +215,61 @@ impl<'a> Tiles<'a> {
         }
     }
 
+    /// Position of `count` columns of a row in the thread's buffer of partial sums.
+    #[inline(always)]
+    fn own_sums(&self, row: usize, column: usize, count: usize) -> Range<usize> {
+        let start = (row - self.rows.start) * self.partial_columns + column - self.columns.start;
+        start..start + count
+    }
+
+    /// What `count` columns of a row are added to, if anything.
+    ///
+    /// # Safety
+    /// Only this task accesses the columns of C and of the buffer.
+    #[inline(always)]
+    unsafe fn old_values<S: Simd>(&self, simd: S, row: usize, column: usize, count: usize) -> S::F32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.addend, self.c) {
+                (Addend::PartialSums, Output::Bf16(_)) => {
+                    simd.load_partial(self.partial_sums.slice(self.own_sums(row, column, count)))
+                }
+                _ => self.c.load(simd, self.c_start + row * self.ldc + column, count),
+            }
+        }
+    }
+
+    /// Loads the old values of a tile that is not computed in C into `tile_buffer`; zeros where C has no rows or columns.
+    #[inline(always)]
+    fn load_old_values<S: Simd>(&self, simd: S, height: usize, row: usize, column: usize, width: usize) {
+        // SAFETY: the buffer is this thread's, and no other reference to it is alive; a task accesses only its rectangle of
+        // C.
+        unsafe {
+            let tile = self.tile_buffer.slice(0..self.tile_buffer.len() / 2);
+            for (i, to) in tile.chunks_exact_mut(width).enumerate() {
+                for at in (0..width).step_by(S::LANES) {
+                    let count = S::LANES.min(self.columns.end.saturating_sub(column + at));
+                    let old = if i < height && count > 0 {
+                        self.old_values(simd, row + i, column + at, count)
+                    } else {
+                        simd.zero()
+                    };
+                    simd.store(&mut to[at..], old);
+                }
+            }
+        }
+    }
+
     /// Scales a row of a tile if it is quantized, adds the old values, applies the epilogue after the last block, and stores
     /// the row.
     #[inline(always)]
-    fn finish_row<S: Simd>(&self, simd: S, row: usize, column: usize, sums: &[f32], mask: &[f32]) {
-        for first in (0..sums.len().min(self.columns.end - column)).step_by(S::LANES) {
+    fn finish_row<M: Tile>(&self, simd: M::Simd, row: usize, column: usize, sums: &[f32], mask: &[f32]) {
+        for first in (0..sums.len().min(self.columns.end - column)).step_by(M::Simd::LANES) {
             let column = column + first;
-            let count = S::LANES.min(self.columns.end - column);
+            let count = M::Simd::LANES.min(self.columns.end - column);
             let position = Position { column, at: row * self.ldc + column, count };
             let at = self.c_start + position.at;
-            let own = (row - self.rows.start) * self.partial_columns + column - self.columns.start;
-            let own = own..own + count;
+            let own = self.own_sums(row, column, count);
             let mut value = simd.load(&sums[first..]);
             if let Some(scales) = self.scales {
                 value = scales.apply(simd, value, row, column..column + count);
@@ -222,12 +277,8 @@ impl<'a> Tiles<'a> {
             // SAFETY: a task accesses only its rectangle of C and of the matrices like C, and its thread's buffer of
             // sums.
             unsafe {
-                match (self.addend, self.c) {
-                    (Addend::Nothing, _) => {}
-                    (Addend::PartialSums, Output::Bf16(_)) => {
-                        value = simd.add(simd.load_partial(self.partial_sums.slice(own.clone())), value);
-                    }
-                    _ => value = simd.add(self.c.load(simd, at, count), value),
+                if !M::FROM_OLD_VALUES && self.addend != Addend::Nothing {
+                    value = simd.add(self.old_values(simd, row, column, count), value);
                 }
                 if self.last {
                     let mask = if mask.is_empty() { mask } else { &mask[first..] };

@@ -12,7 +12,7 @@
 //! The loop nest knows a microkernel by the trait [`Microkernel`] only. Those that keep their tile in vector registers
 //! implement [`MultiplyAdd`], a few instructions, and share this file's loops: f32 ([`Fma`]) and int8.
 
-use crate::extent::span;
+use crate::extent::{index, span};
 use crate::pool::part;
 use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::{Kernel, Simd, from_fn, prefetch, prefetch_l2};
@@ -39,6 +39,10 @@ pub(crate) trait Tile: Copy + Send + Sync {
     const NR: usize = Self::SIZE.columns(Self::Simd::LANES);
     /// True if sums are of quantized values, which are scaled before the epilogue.
     const QUANTIZED: bool;
+    /// True if MR rows are computed whether or not they exist.
+    const WHOLE: bool = false;
+    /// True if a tile is added to its old values block by block of k, false if it is summed first.
+    const FROM_OLD_VALUES: bool = false;
 
     /// Token of the epilogue's arithmetic.
     fn simd(self) -> Self::Simd;
@@ -82,7 +86,7 @@ pub(crate) struct Destination<'a> {
     pub add: bool,
     /// Bias to add, NR elements or more.
     pub bias: Option<&'a [f32]>,
-    /// Buffer of a tile, for the sum of the previous chains; may be the destination itself.
+    /// Buffer of a tile outside C, for sums on the way: of the previous chains, or of even k.
     pub partial: *mut f32,
 }
 
@@ -230,19 +234,22 @@ impl<M, K: MicrokernelUser<M>> Kernel for Entered<M, K> {
     }
 }
 
-/// H rows of A for some steps: row i at step p is `a[i · row_stride + p · k_stride]`; `row_stride` or `k_stride` is 1.
+/// H rows of A for some steps: row i at step p is `a[i · row_stride + p · k_stride]`; `row_stride` or `k_stride` is 1. Parts of
+/// split operands are `part_stride` apart.
 #[derive(Clone, Copy)]
 pub(crate) struct PanelA<'a, G> {
     pub a: &'a [G],
     pub row_stride: usize,
     pub k_stride: usize,
+    pub part_stride: usize,
 }
 
-/// NR columns of B for some steps: step p starts at `b[p · k_stride]`.
+/// NR columns of B for some steps: step p starts at `b[p · k_stride]`. Parts of split operands are `part_stride` apart.
 #[derive(Clone, Copy)]
 pub(crate) struct PanelB<'a, G> {
     pub b: &'a [G],
     pub k_stride: usize,
+    pub part_stride: usize,
 }
 
 /// Prefetches issued during a tile: the next tile's lines of C and of the epilogue's matrix, and a part of the next
@@ -267,6 +274,14 @@ impl NextTile {
     pub(super) const NONE: Self =
         Self { c: std::ptr::null(), matrix: std::ptr::null(), ldc: 0, b: std::ptr::null(), lines: 0 };
 
+    /// Prefetches `height` rows, `width` columns wide.
+    #[inline(always)]
+    pub(super) fn prefetch(self, height: usize, width: usize) {
+        for i in 0..height {
+            self.prefetch_row(i, width);
+        }
+    }
+
     /// Prefetches row `i`, `width` columns wide.
     #[inline(always)]
     fn prefetch_row(self, i: usize, width: usize) {
@@ -283,21 +298,21 @@ impl NextTile {
 }
 
 impl<G> PanelA<'_, G> {
-    /// Panics if the panel does not hold `height` rows of `depth` steps.
+    /// Panics if the panel does not hold `parts` parts of `height` rows of `depth` steps.
     #[inline(always)]
-    pub(super) fn check(&self, height: usize, depth: usize) {
+    pub(super) fn check(&self, height: usize, depth: usize, parts: usize) {
         assert!(self.row_stride == 1 || self.k_stride == 1);
         let reach =
             if self.k_stride == 1 { span(height, depth, self.row_stride) } else { span(depth, height, self.k_stride) };
-        assert!(self.a.len() >= reach);
+        assert!(self.a.len() >= index(parts - 1, self.part_stride, reach));
     }
 }
 
 impl<G> PanelB<'_, G> {
-    /// Panics if the panel does not hold `width` columns of `depth` steps.
+    /// Panics if the panel does not hold `parts` parts of `width` columns of `depth` steps.
     #[inline(always)]
-    pub(super) fn check(&self, width: usize, depth: usize) {
-        assert!(self.b.len() >= span(depth, width, self.k_stride));
+    pub(super) fn check(&self, width: usize, depth: usize, parts: usize) {
+        assert!(self.b.len() >= index(parts - 1, self.part_stride, span(depth, width, self.k_stride)));
     }
 }
 
@@ -501,6 +516,39 @@ unsafe fn write<S: Simd, const H: usize, const NV: usize>(simd: S, mut acc: [[S:
     }
     // SAFETY: the caller's promise.
     unsafe { store_rows(simd, &acc, c, ldc) };
+}
+
+/// C = 0 in a tile.
+///
+/// # Safety
+/// `to` is valid for writing `height` rows of `width` floats, a multiple of LANES.
+#[inline(always)]
+pub(super) unsafe fn clear<S: Simd>(simd: S, height: usize, width: usize, to: Destination<'_>) {
+    for i in 0..height {
+        for at in (0..width).step_by(S::LANES) {
+            // SAFETY: the caller's promise.
+            unsafe { simd.store_ptr(to.c.add(i * to.ldc + at), simd.zero()) };
+        }
+    }
+}
+
+/// C = C + bias in a tile, if there is a bias.
+///
+/// # Safety
+/// `to` is valid for reading and writing `height` rows of `width` floats, a multiple of LANES.
+#[inline(always)]
+pub(super) unsafe fn add_bias<S: Simd>(simd: S, height: usize, width: usize, to: Destination<'_>) {
+    let Some(bias) = to.bias else { return };
+    for at in (0..width).step_by(S::LANES) {
+        let bias = simd.load(&bias[at..]);
+        for i in 0..height {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let c = to.c.add(i * to.ldc + at);
+                simd.store_ptr(c, simd.add(simd.load_ptr(c), bias));
+            }
+        }
+    }
 }
 
 /// acc = C + acc

@@ -6,10 +6,11 @@ mod macrokernel;
 pub(crate) mod microkernel;
 mod pack;
 pub(in crate::gemm) mod packed;
+mod tiles;
 
 use crate::gemm::epilogue::{Mask, Scales, TileEpilogue};
 use crate::gemm::operand::{Operand, Output};
-use crate::gemm::{Batch, Beta, Gemm, Layout};
+use crate::gemm::{Batch, Beta, Gemm, Layout, Precision};
 use crate::pool::{Cpu, Disjoint, part};
 use crate::simd::{Kernel, Simd};
 use blocking::{Blocking, CHAIN, SINGLE_BLOCK, chain, kc};
@@ -54,7 +55,7 @@ impl Scratch {
     fn floats(blocking: &Blocking) -> [usize; 5] {
         let Blocking { mr, nr, b_block, .. } = *blocking;
         let mask = Mask::len(mr, blocking.nc(0));
-        [mr * SINGLE_BLOCK, b_block.max(nr * SINGLE_BLOCK), blocking.mc() * blocking.nc(CHAIN), mr * nr, mask]
+        [mr * SINGLE_BLOCK, b_block.max(nr * SINGLE_BLOCK), blocking.mc() * blocking.nc(CHAIN), 2 * mr * nr, mask]
     }
 }
 
@@ -80,8 +81,10 @@ pub(crate) struct Product<'a, A, B> {
     pub depth: usize,
     /// Steps of a block; the last may have fewer.
     pub block: usize,
-    /// Steps of a chain.
+    /// Steps of a chain, or of a section of split operands.
     pub chain: usize,
+    /// Parts of an operand.
+    pub parts: usize,
     /// A.
     pub a: A,
     /// True if A is read in place.
@@ -114,19 +117,20 @@ pub(in crate::gemm) fn run(
     c: Output<'_>,
     epilogue: TileEpilogue<'_>,
 ) {
+    if spec.precision != Precision::F32 {
+        return tiles::run(cpu, spec, batch, a, b, c, epilogue);
+    }
     let blocking = Blocking::of(cpu);
     let product = |i: usize| {
         let a = MatrixA { spec, a: a.from(i * batch.stride_a) };
-        let b = match b {
-            MatrixB::Unpacked(spec, b) => MatrixB::Unpacked(spec, b.from(i * batch.stride_b)),
-            packed => packed,
-        };
+        let b = b.from(i * batch.stride_b);
         Product {
             m: spec.m,
             n: spec.n,
             depth: spec.k,
             block: kc(spec.k),
             chain: chain(spec.k),
+            parts: 1,
             a,
             a_in_place: a.in_place(),
             b,
@@ -167,7 +171,7 @@ pub(crate) fn run_tasks<'a, A, B>(
             enter(Task {
                 blocking,
                 product: &product,
-                rows: part(product.m, 1, tasks_m, row),
+                rows: part(product.m, blocking.row_unit, tasks_m, row),
                 columns: part(product.n, blocking.nr, tasks_n, column),
                 scratch,
             });
@@ -186,11 +190,12 @@ fn cut<A, B>(blocking: &Blocking, threads: usize, product: &Product<'_, A, B>) -
         _ if work < 1 << 20 => 1,
         _ => threads * ((work / threads) >> 28).clamp(1, 4),
     };
-    let (tasks_n, rows) = match product.c {
-        Output::Bf16(_) if block < depth => (n.div_ceil(blocking.nc(CHAIN)), blocking.mc()),
-        _ => (n.div_ceil(blocking.nc(block)), m),
+    let columns = blocking.nc(block * product.parts);
+    let (columns, rows) = match product.c {
+        Output::Bf16(_) if block < depth => (columns.min(blocking.nc(CHAIN)), blocking.mc()),
+        _ => (columns, m),
     };
-    let tasks_m = m.div_ceil(rows);
+    let (tasks_m, tasks_n) = (m.div_ceil(rows), n.div_ceil(columns));
     let (tiles_m, tiles_n) = (m.div_ceil(blocking.mr), n.div_ceil(blocking.nr));
     // Cost of a partition, in multiply-adds per step: A is read once per column of tasks and B once per row of tasks;
     // packing an element costs as much as PACKING multiply-adds. The largest task may also run last.
@@ -261,6 +266,8 @@ impl<M: Microkernel, A: RowPanels<M>, B: ColumnPanels<M>> MicrokernelUser<M> for
                 tiles: Tiles {
                     steps,
                     chain: product.chain,
+                    parts: product.parts,
+                    row_unit: blocking.row_unit,
                     rows: rows.clone(),
                     columns: columns.clone(),
                     c: product.c,
@@ -309,6 +316,6 @@ pub(in crate::gemm) fn pack_all(
         let end = start + columns.len().next_multiple_of(blocking.nr) * depth;
         // SAFETY: blocks of different rows and columns of B are disjoint in the packed order.
         let out = unsafe { out.slice(start..end) };
-        cpu.isa().run(PackB { spec: &spec, b, k0, depth, columns, out });
+        cpu.isa().run(PackB { spec: &spec, b, k0, depth, columns, step: blocking.nr * depth, out });
     });
 }

@@ -1,32 +1,42 @@
 //! Packed B that is used many times, such as the weight of a layer that is applied N times.
 
 use super::blocking::kc;
+use super::tiles::{self, padded};
 use crate::gemm::operand::Operand;
-use crate::gemm::{Layout, cpu};
+use crate::gemm::{Layout, Precision, cpu};
 use crate::{
     extent::span,
     pool::{Cpu, Disjoint},
     register_tile::RegisterTile,
     simd::{Element, Isa, IsaKind},
+    tiles::BLOCK,
 };
 use std::fmt;
 
-/// B in f32, packed in the order in which the microkernel of one instruction set reads it.
+/// B packed in the order in which products of one precision read it.
 ///
 /// ```text
-/// blocks of kc rows of B, contiguous; in a block, panels of NR columns; in a panel, row after row:
+/// f32: blocks of kc rows of B, contiguous; in a block, panels of NR columns; in a panel, row after row:
 ///
 ///   │ k 0..kc                        │ k kc..2kc …
 ///   │ panel 0      │ panel 1      │ … │
 ///   │ NR │ NR │ …  │ NR │ NR │ …  │     the last panel is padded with zeros
 /// ```
+///
+/// The other precisions have panels of 32 columns and all k, padded with zeros to a multiple of 32: rows of 32 pairs of bf16
+/// for bf16, rows of 32 f32 for split operands, whose parts are made as they are used. They are the same for every instruction
+/// set and kind of tiles.
 #[derive(Clone)]
 pub struct PackedB {
     isa: IsaKind,
+    precision: Precision,
     k: usize,
     n: usize,
     panels: Vec<Line>,
 }
+
+/// Columns of a panel of the precisions other than f32.
+pub(super) const WHOLE_PANEL: usize = 32;
 
 /// A cache line.
 #[derive(Clone, Copy)]
@@ -52,6 +62,13 @@ pub enum PackMismatch {
         /// Instruction set that the product runs on.
         wanted: IsaKind,
     },
+    /// Packed for another precision.
+    Precision {
+        /// Precision that B was packed for.
+        packed: Precision,
+        /// Precision of the product.
+        wanted: Precision,
+    },
     /// Packed from a matrix of another size.
     Size {
         /// (k, n) as packed.
@@ -66,6 +83,9 @@ impl fmt::Display for PackMismatch {
         match self {
             Self::Isa { packed, wanted } => {
                 write!(f, "B was packed for {packed} but the product runs on {wanted}; pack it on the same Cpu")
+            }
+            Self::Precision { packed, wanted } => {
+                write!(f, "B was packed for {packed} but the product is in {wanted}; pack it for that precision")
             }
             Self::Size { packed: (pk, pn), wanted: (k, n) } => {
                 write!(f, "B was packed as {pk} x {pn} but the product needs {k} x {n}; pack the matrix it multiplies")
@@ -83,22 +103,37 @@ fn nr(isa: IsaKind) -> usize {
 
 impl fmt::Debug for PackedB {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PackedB {{ {} x {} for {}, {} bytes }}", self.k, self.n, self.isa, self.bytes())
+        let Self { isa, precision, k, n, .. } = self;
+        write!(f, "PackedB {{ {k} x {n} in {precision} for {isa}, {} bytes }}", self.bytes())
     }
 }
 
 impl PackedB {
-    /// Allocates panels for a k x n matrix on `isa`, filled with zeros. No other method allocates.
+    /// Allocates panels for a k x n matrix of f32 products on `isa`, filled with zeros. No other method allocates.
     ///
     /// # Panics
     /// If the panels have more bytes than memory can address.
     #[track_caller]
     pub fn new(isa: Isa, k: usize, n: usize) -> Self {
-        let padded = n.checked_next_multiple_of(nr(isa.kind()));
-        let floats =
-            padded.and_then(|padded| padded.checked_mul(k)).filter(|&floats| floats <= isize::MAX as usize / 4);
+        Self::with_precision(isa, Precision::F32, k, n)
+    }
+
+    /// [`PackedB::new`] for products of a precision.
+    ///
+    /// # Panics
+    /// If the panels have more bytes than memory can address.
+    #[track_caller]
+    pub fn with_precision(isa: Isa, precision: Precision, k: usize, n: usize) -> Self {
+        let (rows, width, per_float) = match precision {
+            Precision::F32 => (Some(k), nr(isa.kind()), 1),
+            Precision::Bf16 => (k.checked_next_multiple_of(BLOCK), WHOLE_PANEL, 2),
+            Precision::Bf16x3 | Precision::Bf16x6 => (k.checked_next_multiple_of(BLOCK), WHOLE_PANEL, 1),
+        };
+        let columns = n.checked_next_multiple_of(width);
+        let elements = columns.zip(rows).and_then(|(columns, rows)| columns.checked_mul(rows));
+        let floats = elements.map(|elements| elements / per_float).filter(|&floats| floats <= isize::MAX as usize / 4);
         let floats = floats.unwrap_or_else(|| panic!("B of {k} x {n} has more elements than memory can address"));
-        Self { isa: isa.kind(), k, n, panels: vec![Line::ZERO; floats.div_ceil(16)] }
+        Self { isa: isa.kind(), precision, k, n, panels: vec![Line::ZERO; floats.div_ceil(16)] }
     }
 
     /// Packs `b` (k x n, stored as `layout` with leading dimension `ldb`), overwriting the panels. Allocates nothing.
@@ -108,7 +143,7 @@ impl PackedB {
     /// panels are for.
     #[track_caller]
     pub fn pack<B: Element>(&mut self, cpu: &Cpu, layout: Layout, ldb: usize, b: &[B]) {
-        if let Err(mismatch) = self.check(cpu.isa().kind(), self.k, self.n) {
+        if let Err(mismatch) = self.check(cpu.isa().kind(), self.precision, self.k, self.n) {
             panic!("{mismatch}");
         }
         let (rows, columns) = if layout == Layout::Normal { (self.k, self.n) } else { (self.n, self.k) };
@@ -117,15 +152,22 @@ impl PackedB {
         assert!(b.len() >= needed, "B holds {} elements but {} x {} spans {needed}", b.len(), self.k, self.n);
         let (k, n) = (self.k, self.n);
         let out = Disjoint::new(bytemuck::cast_slice_mut(&mut self.panels));
-        cpu::pack_all(cpu, k, n, layout, ldb, Operand::new(b), out);
+        if self.precision == Precision::F32 {
+            cpu::pack_all(cpu, k, n, layout, ldb, Operand::new(b), out);
+        } else {
+            tiles::pack_all(cpu, self.precision, [k, n], layout, ldb, Operand::new(b), out);
+        }
     }
 
-    /// Checks that this can be the k x n matrix B of a product on `isa`.
+    /// Checks that this can be the k x n matrix B of a product in `precision` on `isa`.
     ///
     /// # Errors
-    /// If it was packed for another instruction set or has another size.
-    pub fn check(&self, isa: IsaKind, k: usize, n: usize) -> Result<(), PackMismatch> {
-        if isa != self.isa {
+    /// If it was packed for another precision, for f32 on another instruction set, or has another size.
+    pub fn check(&self, isa: IsaKind, precision: Precision, k: usize, n: usize) -> Result<(), PackMismatch> {
+        if precision != self.precision {
+            return Err(PackMismatch::Precision { packed: self.precision, wanted: precision });
+        }
+        if isa != self.isa && precision == Precision::F32 {
             return Err(PackMismatch::Isa { packed: self.isa, wanted: isa });
         }
         if (k, n) != (self.k, self.n) {
@@ -139,6 +181,11 @@ impl PackedB {
         (self.k, self.n)
     }
 
+    /// Precision of the products that the panels are for.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// Instruction set that the panels are for.
     pub fn isa(&self) -> IsaKind {
         self.isa
@@ -149,12 +196,34 @@ impl PackedB {
         size_of_val(&self.panels[..])
     }
 
-    /// Panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
+    /// f32: panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
     pub(in crate::gemm) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
         let (nr, kc) = (nr(self.isa), kc(self.k));
         let padded = self.n.next_multiple_of(nr);
         assert!(column.is_multiple_of(nr) && (kc == 0 || k0.is_multiple_of(kc)) && k0 + depth <= self.k);
         let floats: &[f32] = bytemuck::cast_slice(&self.panels);
         &floats[k0 * padded + column * depth..(k0 + depth) * padded]
+    }
+
+    /// Pairs of bf16: panels from pair `start` of k and column `column` (a multiple of 32) on, and pairs from a panel to the
+    /// next.
+    pub(super) fn panels_of_pairs(&self, start: usize, column: usize) -> (&[u32], usize) {
+        assert!(self.precision == Precision::Bf16 && column.is_multiple_of(WHOLE_PANEL));
+        let step = padded(self.k) / 2 * WHOLE_PANEL;
+        let pairs: &[u32] = bytemuck::cast_slice(&self.panels);
+        (&pairs[column / WHOLE_PANEL * step + start * WHOLE_PANEL..], step)
+    }
+
+    /// Pairs of bf16: `depth` rows of the panel of a column, from pair `start` on.
+    pub(super) fn pairs(&self, start: usize, depth: usize, column: usize) -> &[u32] {
+        &self.panels_of_pairs(start, column / WHOLE_PANEL * WHOLE_PANEL).0[..depth * WHOLE_PANEL]
+    }
+
+    /// f32 of split operands: `depth` rows of the panel of a column, from k `start` on.
+    pub(super) fn steps(&self, start: usize, depth: usize, column: usize) -> &[f32] {
+        assert!(self.precision.parts() > 1);
+        let step = padded(self.k) * WHOLE_PANEL;
+        let floats: &[f32] = bytemuck::cast_slice(&self.panels);
+        &floats[column / WHOLE_PANEL * step + start * WHOLE_PANEL..][..depth * WHOLE_PANEL]
     }
 }

@@ -2,10 +2,11 @@
 
 mod accuracy;
 mod machine_code;
+mod precision;
 
 use super::cases::{FORMS, Problem, epilogues, suffix};
 use super::{
-    Batch, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, SliceEpilogue, batched,
+    Batch, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, Precision, SliceEpilogue, batched,
     cpu::blocking::{Blocking, CHAIN, SINGLE_BLOCK},
     gemm, gemm_packed,
 };
@@ -268,11 +269,12 @@ fn panic_message(f: impl FnOnce()) -> String {
 fn mismatched_panels_panic_with_their_sizes() {
     let cpu = Cpu::new(Isa::new(IsaKind::Scalar).unwrap(), 1).unwrap();
     let packed = PackedB::new(cpu.isa(), 8, 6);
-    assert_eq!(packed.check(IsaKind::Scalar, 8, 6), Ok(()));
+    let f32 = Precision::F32;
+    assert_eq!(packed.check(IsaKind::Scalar, f32, 8, 6), Ok(()));
     let size = PackMismatch::Size { packed: (8, 6), wanted: (6, 8) };
-    assert_eq!(packed.check(IsaKind::Scalar, 6, 8), Err(size));
+    assert_eq!(packed.check(IsaKind::Scalar, f32, 6, 8), Err(size));
     let isa = PackMismatch::Isa { packed: IsaKind::Scalar, wanted: IsaKind::Avx2 };
-    assert_eq!(packed.check(IsaKind::Avx2, 8, 6), Err(isa));
+    assert_eq!(packed.check(IsaKind::Avx2, f32, 8, 6), Err(isa));
     let a = [1f32; 12];
     let message = panic_message(|| gemm_packed(&cpu, &Gemm::nn(2, 8, 6), &a, &packed, &mut [0f32; 16], Epilogue::NONE));
     assert!(message.contains("packed as 8 x 6") && message.contains("6 x 8"), "{message}");

@@ -1,0 +1,278 @@
+//! Bits of every kind of tiles against each other, against a second definition, and against constants.
+
+use super::emulated::{add, fma, halves};
+use super::{BLOCK, Emulated, MatrixUnit, SIDE, Section, TileKind, Tiles, Unit};
+use crate::check::Guarded;
+use crate::num::philox::Stream;
+use crate::recorded::Output;
+use crate::simd::{Isa, IsaKind};
+use half::bf16;
+
+/// Pairs of a block.
+const PAIRS: usize = BLOCK / 2;
+
+/// Blocks of the sums.
+const BLOCKS: usize = 3;
+
+/// Operands of one tile: A in rows of pairs, B in rows of 32 pairs, and C.
+struct Problem {
+    a: Vec<u32>,
+    b: Vec<u32>,
+    c: Vec<f32>,
+}
+
+/// Kinds of data, and the hash of C for each, of 8 problems.
+const DATA: [(&str, u64); 8] = [
+    ("normal", 0x0ad1_1d18_e2e7_dcde),
+    ("wide exponents", 0x9ca8_86c1_d954_bfb9),
+    ("products near 2^-126", 0x992f_bb8c_9b54_6ff3),
+    ("few of them", 0xea62_3b63_e025_32b3),
+    ("sums near 2^-126", 0x13ea_4075_7f7e_f39a),
+    ("denormal", 0x2e69_fdb3_eb61_d3a5),
+    ("huge", 0xa484_0209_57c8_c2a5),
+    ("any bits", 0xa1d1_270f_f7d3_0425),
+];
+
+impl Problem {
+    fn new(data: &str, draw: u64) -> Self {
+        let mut stream = Stream::new(draw, [0x7469_6c65, data.len() as u32, 0]);
+        let unit = |stream: &mut Stream| stream.normal() as f32;
+        let power = |e: i32| 2f64.powi(e) as f32;
+        let number = |stream: &mut Stream| -> u16 {
+            let (x, bits) = (unit(stream), stream.next_u32());
+            let rounded = |x: f32| bf16::from_f32(x).to_bits();
+            match data {
+                "normal" => rounded(x),
+                "wide exponents" => rounded(x * power((bits % 41) as i32 - 20)),
+                "products near 2^-126" => rounded(x * power(-62 - (bits % 4) as i32)),
+                "few of them" if bits.is_multiple_of(8) => rounded(x * power(-63 - (bits >> 8 & 1) as i32)),
+                "few of them" => 0,
+                // Powers of two: sums that are 2^-126 less a little.
+                "sums near 2^-126" if bits.is_multiple_of(4) => {
+                    rounded(power(-63 - (bits >> 8) as i32 % 14).copysign(x) * [1.0, 1.5][bits as usize >> 16 & 1])
+                }
+                "sums near 2^-126" => 0,
+                "denormal" if bits.is_multiple_of(2) => (bits >> 8) as u16 & 0x807f,
+                "denormal" | "huge" => rounded(x * 1e38),
+                _ => bits as u16,
+            }
+        };
+        let mut pairs = |len: usize| -> Vec<u32> {
+            (0..len).map(|_| u32::from(number(&mut stream)) | u32::from(number(&mut stream)) << 16).collect()
+        };
+        let (a, b) = (pairs(SIDE * BLOCKS * PAIRS), pairs(SIDE * BLOCKS * PAIRS));
+        let mut sum = |_| {
+            let (x, bits) = (stream.normal() as f32, stream.next_u32());
+            match data {
+                "products near 2^-126" => x * power(-125),
+                "few of them" | "sums near 2^-126" => {
+                    f32::from_bits(if bits & 1 == 0 { 0 } else { bits & 0x8080_ffff })
+                }
+                "denormal" => f32::from_bits(bits & 0x807f_ffff),
+                "any bits" => f32::from_bits(bits),
+                _ => x,
+            }
+        };
+        let c = (0..SIDE * SIDE).map(&mut sum).collect();
+        Self { a, b, c }
+    }
+
+    fn section(&self) -> Section {
+        Section { a: self.a.as_ptr(), b: self.b.as_ptr() }
+    }
+
+    /// C by a unit.
+    fn by<U: MatrixUnit>(&self, unit: U, add: bool) -> Vec<f32> {
+        let mut c = Guarded::new(&self.c);
+        let _configured = unit.configure();
+        // SAFETY: the operands have 32 rows and columns of BLOCKS blocks.
+        unsafe { unit.multiply(&[self.section()], BLOCKS, BLOCKS * PAIRS, c.as_mut_ptr(), SIDE, add) };
+        c.assert_intact(&"a tile");
+        c.to_vec()
+    }
+
+    /// C by multiply-adds of vectors, in register tiles of every height.
+    #[cfg(target_arch = "x86_64")]
+    fn by_vectors<S: super::FlushingFma>(&self, simd: S) -> Vec<f32> {
+        use crate::register_tile::{RegisterTile, for_height};
+        let (k, nr) = (BLOCKS * BLOCK, RegisterTile::of::<S>().columns(S::LANES));
+        let mut c = self.c.clone();
+        let mut row = 0;
+        for height in (1..=RegisterTile::of::<S>().rows).cycle() {
+            let height = height.min(SIDE - row);
+            let a: Vec<f32> = (0..k)
+                .flat_map(|p| (row..row + height).map(move |i| halves(self.a[i * BLOCKS * PAIRS + p / 2])[p % 2]))
+                .collect();
+            for column in (0..SIDE).step_by(nr) {
+                let b: Vec<f32> = (0..k)
+                    .flat_map(|p| (column..column + nr).map(move |j| halves(self.b[p / 2 * SIDE + j])[p % 2]))
+                    .collect();
+                let mut even = Guarded::<f32>::poisoned(height * nr);
+                let at = row * SIDE + column;
+                assert!(at + (height - 1) * SIDE + nr <= c.len());
+                for_height!(RegisterTile::of::<S>(), height, |H, _NV| {
+                    // SAFETY: the operands have H rows and NR columns of BLOCKS blocks; the tile is within C.
+                    unsafe {
+                        let (c, even) = (c.as_mut_ptr().add(at), even.as_mut_ptr());
+                        simd.multiply::<H>(BLOCKS, a.as_ptr(), b.as_ptr(), c, SIDE, even);
+                    }
+                });
+                even.assert_intact(&"sums of even k");
+            }
+            row += height;
+            if row == SIDE {
+                return c;
+            }
+        }
+        unreachable!("the heights repeat")
+    }
+
+    /// C by a definition with some change.
+    fn changed(&self, by: Change) -> Vec<f32> {
+        let flushes = by != Change::NoFlushing;
+        let zeroed = |x: f32| if flushes && x.is_subnormal() { 0f32.copysign(x) } else { x };
+        let fma = |a: f32, b: f32, c: f32| if flushes { fma(zeroed(a), zeroed(b), c) } else { a.mul_add(b, c) };
+        let add = |a: f32, b: f32| if flushes { add(a, b) } else { a + b };
+        let length = match by {
+            Change::Block(terms) => terms / 2,
+            _ => PAIRS,
+        };
+        let pair =
+            |i: usize, j: usize, p: usize| (halves(self.a[i * BLOCKS * PAIRS + p]), halves(self.b[p * SIDE + j]));
+        let element = |i: usize, j: usize| {
+            let mut c = zeroed(self.c[i * SIDE + j]);
+            let all: Vec<usize> = (0..BLOCKS * PAIRS).collect();
+            for block in all.chunks(length) {
+                let (mut even, mut odd) = (0f32, 0f32);
+                for &p in block {
+                    let (a, b) = pair(i, j, p);
+                    if by == Change::OneChain {
+                        even = fma(a[1], b[1], fma(a[0], b[0], even));
+                    } else {
+                        (even, odd) = (fma(a[0], b[0], even), fma(a[1], b[1], odd));
+                    }
+                }
+                c = add(c, add(even, odd));
+            }
+            c
+        };
+        (0..SIDE * SIDE).map(|at| element(at / SIDE, at % SIDE)).collect()
+    }
+}
+
+/// Change of the definition.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Change {
+    Nothing,
+    NoFlushing,
+    OneChain,
+    Block(usize),
+}
+
+/// Hash of C of all problems.
+fn hash(data: &str, c: impl Fn(&Problem) -> Vec<f32>) -> u64 {
+    let all: Vec<f32> = (0..8).flat_map(|draw| c(&Problem::new(data, draw))).collect();
+    Output::new("c", &all).hash()
+}
+
+#[test]
+fn every_kind_gives_the_bits_of_the_definition() {
+    let mut kinds = vec![];
+    for (data, wanted) in DATA {
+        let emulated = hash(data, |problem| problem.by(Emulated, true));
+        assert_eq!(emulated, wanted, "emulated tiles, {data}: {emulated:#018x}");
+        assert_eq!(hash(data, |problem| problem.changed(Change::Nothing)), wanted, "{data}");
+        for isa in Isa::real() {
+            for tiles in Tiles::testable(isa) {
+                let found = match (tiles.unit(), isa) {
+                    #[cfg(target_arch = "x86_64")]
+                    (Unit::Fma, Isa::Avx2(simd)) => hash(data, |problem| problem.by_vectors(simd)),
+                    #[cfg(target_arch = "x86_64")]
+                    (Unit::Fma, Isa::Avx512(simd)) => hash(data, |problem| problem.by_vectors(simd)),
+                    #[cfg(target_arch = "x86_64")]
+                    (Unit::Amx(amx), _) => hash(data, |problem| problem.by(amx, true)),
+                    _ => continue,
+                };
+                assert_eq!(found, wanted, "{} tiles beside {isa}, {data}: {found:#018x}", tiles.kind());
+                kinds.push(format!("{} beside {isa}", tiles.kind()));
+            }
+        }
+    }
+    kinds.sort();
+    kinds.dedup();
+    println!("emulated tiles compared with: {}", kinds.join(", "));
+    for (isa, kind) in
+        [(IsaKind::Avx2, TileKind::Fma), (IsaKind::Avx512, TileKind::Fma), (IsaKind::Avx512, TileKind::Amx)]
+    {
+        let found = Isa::new(isa).ok_or(format!("no {isa}")).and_then(|isa| Tiles::new(kind, isa));
+        if let Err(reason) = found {
+            println!("SKIPPED: {kind} tiles beside {isa}: {reason}");
+        }
+    }
+}
+
+/// The data can tell the definition from its likely mistakes.
+#[test]
+fn a_changed_order_or_missing_flushing_gives_other_bits() {
+    let differs = |change: Change| {
+        let differs = |&(data, wanted): &(&str, u64)| hash(data, |problem| problem.changed(change)) != wanted;
+        DATA.iter().filter(|data| differs(data)).map(|(data, _)| *data).collect::<Vec<_>>()
+    };
+    assert_eq!(differs(Change::NoFlushing), ["products near 2^-126", "few of them", "sums near 2^-126", "denormal"]);
+    for change in [Change::OneChain, Change::Block(16), Change::Block(64)] {
+        let found = differs(change);
+        assert!(found.contains(&"normal") && found.contains(&"wide exponents"), "{change:?} is seen on {found:?} only");
+    }
+    assert_eq!(differs(Change::Nothing), [""; 0]);
+}
+
+#[test]
+fn sections_follow_each_other_and_a_new_c_starts_at_zero() {
+    let problem = Problem::new("normal", 3);
+    let emulated = |sections: &[Section], blocks: usize, add: bool| {
+        let mut c = problem.c.clone();
+        // SAFETY: the sections have 32 rows and columns of as many blocks.
+        unsafe { Emulated.multiply(sections, blocks, BLOCKS * PAIRS, c.as_mut_ptr(), SIDE, add) };
+        c
+    };
+    let whole = emulated(&[problem.section()], BLOCKS, true);
+    let section = |block: usize| Section {
+        a: problem.a[block * PAIRS..].as_ptr(),
+        b: problem.b[block * PAIRS * SIDE..].as_ptr(),
+    };
+    assert_eq!(emulated(&[section(0), section(1), section(2)], 1, true), whole);
+    let zero = Problem { c: vec![0.0; SIDE * SIDE], ..Problem::new("normal", 3) };
+    assert_eq!(emulated(&[problem.section()], BLOCKS, false), zero.by(Emulated, true));
+    #[cfg(target_arch = "x86_64")]
+    if let Ok(amx) = super::Amx::detect() {
+        let _configured = amx.configure();
+        let mut c = problem.c.clone();
+        // SAFETY: as above.
+        unsafe { amx.multiply(&[0, 1, 2].map(section), 1, BLOCKS * PAIRS, c.as_mut_ptr(), SIDE, false) };
+        assert_eq!(c, zero.by(Emulated, true));
+    }
+}
+
+#[test]
+fn the_floating_point_mode_of_the_thread_is_unchanged() {
+    let tiny = std::hint::black_box(f32::MIN_POSITIVE);
+    for isa in Isa::real() {
+        let problem = Problem::new("denormal", 1);
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(simd) => drop(problem.by_vectors(simd)),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(simd) => drop(problem.by_vectors(simd)),
+            _ => {}
+        }
+        assert_eq!((tiny / 2.0).to_bits(), 0x0040_0000, "{isa}: denormal results are flushed afterwards");
+    }
+}
+
+#[test]
+fn tiles_need_their_instruction_set() {
+    let scalar = Isa::new(IsaKind::Scalar).unwrap();
+    assert_eq!(Tiles::fastest(scalar).kind(), TileKind::Emulated);
+    assert_eq!(Tiles::new(TileKind::Fma, scalar).unwrap_err(), "fma tiles need avx512 or avx2, not scalar");
+    assert_eq!(Tiles::new(TileKind::Amx, scalar).unwrap_err(), "amx tiles need avx512, not scalar");
+}
