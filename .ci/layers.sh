@@ -24,7 +24,7 @@ forbidden cli/measure 'ptx|cudarc|albert_benches'
 # `albert kernels` is the only command that may import kernels; `albert bench` does so through cli/measure.
 forbidden cli 'ptx|kernels|cudarc|memmap2|albert_benches'
 
-kernels='pool|simd|gemm|int8|attention|layernorm|activation|softmax|cross_entropy|embedding|dropout|reduce|optimizer|elementwise'
+kernels='pool|simd|tiles|gemm|int8|attention|layernorm|activation|softmax|cross_entropy|embedding|dropout|reduce|optimizer|elementwise'
 allowed="^(kernels/src/($kernels)/|kernels/src/(rows|rowwise)\.rs|engine/src/(memory|device)/|engine/src/communicator/(library|mpi|nccl|start)\.rs|engine/src/io/mmap\.rs|kernels/(examples|tests/team)/|kernels/tests/guard_pages|cli/measure/src/peers/|benches/|tests/)"
 while IFS= read -r file; do
   [[ $file =~ $allowed ]] || complain "$file: unsafe code outside the places listed in docs/decisions.md"

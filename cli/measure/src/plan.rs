@@ -39,16 +39,42 @@ pub enum Shapes {
     Albert,
 }
 
-/// Storage type of operands on the command line.
+/// Precision on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Storage {
+pub enum Precision {
     /// IEEE 754 single precision
     #[default]
     F32,
-    /// bfloat16 with f32 accumulators
+    /// Operands and activations in bfloat16, sums in f32
     Bf16,
+    /// Products and steps: f32 split into two parts of bfloat16
+    Bf16x3,
+    /// Products and steps: f32 split into three parts of bfloat16
+    Bf16x6,
     /// Forward steps only: f32 activations, layers multiply in 8-bit integers
     Int8,
+}
+
+impl Precision {
+    /// Storage type of operands or activations.
+    const fn storage(self) -> Dtype {
+        if matches!(self, Self::Bf16) { Dtype::Bf16 } else { Dtype::F32 }
+    }
+
+    /// Precision of products.
+    const fn of_products(self) -> kernels::gemm::Precision {
+        match self {
+            Self::F32 | Self::Int8 => kernels::gemm::Precision::F32,
+            Self::Bf16 => kernels::gemm::Precision::Bf16,
+            Self::Bf16x3 => kernels::gemm::Precision::Bf16x3,
+            Self::Bf16x6 => kernels::gemm::Precision::Bf16x6,
+        }
+    }
+
+    /// True if operands are split into parts.
+    const fn splits(self) -> bool {
+        matches!(self, Self::Bf16x3 | Self::Bf16x6)
+    }
 }
 
 /// Parses a whole number; [`Selection::check`] checks its range.
@@ -111,9 +137,9 @@ pub struct Selection {
     /// Also time third-party libraries; requires a build with the feature `peers`
     #[arg(long)]
     pub peers: bool,
-    /// Storage type of operands or activations
-    #[arg(long, value_enum, default_value_t)]
-    pub dtype: Storage,
+    /// Precision of operands and activations
+    #[arg(long, alias = "dtype", value_enum, default_value_t)]
+    pub precision: Precision,
 }
 
 /// The CPU contexts to measure: one per number of `threads` (all cores if empty), on instruction set `isa` (the widest if
@@ -159,7 +185,8 @@ impl Selection {
             What::Vocabulary => self.vocabulary(),
             What::Step => self.steps()?,
             What::All => {
-                let mut all: Vec<Work> = Product::forward(512, Form::Nt, self.dtype()).map(Work::Product).collect();
+                let mut all: Vec<Work> =
+                    Product::forward(512, Form::Nt, self.precision.of_products()).map(Work::Product).collect();
                 for what in [What::Attention, What::LayerNorm, What::Gelu, What::Softmax, What::Vocabulary, What::Step]
                 {
                     all.extend(self.works(what)?);
@@ -200,17 +227,24 @@ impl Selection {
         {
             ensure!(!given || trains, "{option} applies to training steps; add --mode train");
         }
-        let is_int8 = self.dtype == Storage::Int8;
-        ensure!(!is_int8 || what == What::Step, "--dtype int8 applies to forward steps: use bench step --dtype int8");
+        let is_int8 = self.precision == Precision::Int8;
+        ensure!(
+            !is_int8 || what == What::Step,
+            "--precision int8 applies to forward steps: use bench step --precision int8"
+        );
         ensure!(
             !is_int8 || !trains,
-            "--dtype int8 has no backward pass; remove --mode train or use --dtype f32 or bf16"
+            "--precision int8 has no backward pass; remove --mode train or use --precision f32 or bf16"
         );
         ensure!(
-            !self.peers || (what == What::Gemm && self.dtype == Storage::F32),
-            "--peers applies to products in f32: use bench gemm --dtype f32"
+            !self.peers || (what == What::Gemm && self.precision == Precision::F32),
+            "--peers applies to products in f32: use bench gemm --precision f32"
         );
         ensure!(!self.peers || cfg!(feature = "peers"), "--peers: not in this build; rebuild with --features peers");
+        ensure!(
+            !self.precision.splits() || matches!(what, What::Gemm | What::Step),
+            "--precision bf16x3 and bf16x6 apply to products and steps: use bench gemm or bench step"
+        );
         let given = [!self.m.is_empty(), !self.n.is_empty(), !self.k.is_empty()];
         let is_product = what == What::Gemm;
         let is_sized = self.shapes.is_some() || given == [true; 3] || given == [false; 3];
@@ -222,14 +256,11 @@ impl Selection {
     }
 
     fn dtype(&self) -> Dtype {
-        match self.dtype {
-            Storage::F32 | Storage::Int8 => Dtype::F32,
-            Storage::Bf16 => Dtype::Bf16,
-        }
+        self.precision.storage()
     }
 
     fn products(&self) -> Vec<Work> {
-        let dtype = self.dtype();
+        let precision = self.precision.of_products();
         let forms = if self.form.is_empty() { &[Form::Nt][..] } else { &self.form };
         let mut products = Vec::new();
         if self.m.is_empty() || self.shapes.is_some() {
@@ -237,21 +268,21 @@ impl Selection {
             let full = self.shapes.is_some();
             for &form in forms {
                 for tokens in tokens(if full { &[128, 512, 2048, 4096] } else { &[512] }) {
-                    products.extend(Product::forward(tokens, form, dtype));
+                    products.extend(Product::forward(tokens, form, precision));
                 }
                 for tokens in tokens(if full { &[128, 512] } else { &[] }) {
-                    products.extend(Product::wide(tokens, form, dtype));
+                    products.extend(Product::wide(tokens, form, precision));
                 }
             }
             for tokens in tokens(if full { &[512, 2048, 4096] } else { &[512] }) {
-                products.extend(Product::backward(tokens, dtype));
+                products.extend(Product::backward(tokens, precision));
             }
         } else {
             for &form in forms {
                 for (&m, &n, &k) in
                     self.m.iter().flat_map(|m| self.n.iter().flat_map(move |n| self.k.iter().map(move |k| (m, n, k))))
                 {
-                    products.push(Product { m, n, k, form, dtype, peers: false });
+                    products.push(Product { m, n, k, form, precision, peers: false });
                 }
             }
         }
@@ -316,9 +347,9 @@ impl Selection {
             let config = AlbertConfig::preset(name)?;
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
             ensure!(longest <= most, "sequence of {longest} tokens: `{name}` has {most} positions");
-            let (dtype, int8) = (self.dtype(), self.dtype == Storage::Int8);
+            let (precision, int8) = (self.precision.of_products(), self.precision == Precision::Int8);
             let (name, dropout) = (name.to_owned(), self.dropout);
-            Ok(Work::Step(Step { name, config, lengths, mode, dtype, int8, dropout, checkpointing }))
+            Ok(Work::Step(Step { name, config, lengths, mode, precision, int8, dropout, checkpointing }))
         };
         let name = self.config.as_deref().unwrap_or("base");
         if !self.lengths.is_empty() {
@@ -392,7 +423,16 @@ mod tests {
         let selection = Selection { m: vec![1, 2], n: vec![3], k: vec![4, 5], ..Selection::default() };
         let cases = selection.works(What::Gemm).unwrap();
         assert_eq!(cases.len(), 4);
-        let product = |m, k| Work::Product(Product { m, n: 3, k, form: Form::Nt, dtype: Dtype::F32, peers: false });
+        let product = |m, k| {
+            Work::Product(Product {
+                m,
+                n: 3,
+                k,
+                form: Form::Nt,
+                precision: kernels::gemm::Precision::F32,
+                peers: false,
+            })
+        };
         assert_eq!(cases, [product(1, 4), product(1, 5), product(2, 4), product(2, 5)]);
         let albert = Selection { shapes: Some(Shapes::Albert), ..Selection::default() };
         // 4 x 7 forward, 2 x 2 wide, 3 x 6 weight gradients.
@@ -425,8 +465,8 @@ mod tests {
             (What::Step, Selection { peers: true, ..none() }, "--peers applies to products"),
             (What::Step, Selection { dropout: Some(0.1), ..none() }, "--mode train"),
             (What::Step, Selection { checkpointing: Some(Recompute::Layer), ..none() }, "--mode train"),
-            (What::Gelu, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),
-            (What::All, Selection { dtype: Storage::Int8, ..none() }, "forward steps"),
+            (What::Gelu, Selection { precision: Precision::Int8, ..none() }, "forward steps"),
+            (What::All, Selection { precision: Precision::Int8, ..none() }, "forward steps"),
         ] {
             let error = selection.works(what).expect_err(said).to_string();
             assert!(error.contains(said) && !error.contains('\n'), "{error}");

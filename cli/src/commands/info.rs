@@ -15,7 +15,8 @@ use albert::{
 use anyhow::{Context, Result};
 use clap::Args;
 use engine::{Cpu, Lanes};
-use measure::cases::{Dtype, Mode, Ready, Step, Work};
+use measure::cases::{Mode, Precision, Ready, Step, Work};
+
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
@@ -130,7 +131,7 @@ fn measured(arguments: &Arguments, config: &AlbertConfig) -> Result<(f64, String
         config: config.clone(),
         lengths: vec![length; sequences],
         mode: Mode::Train,
-        dtype: Dtype::F32,
+        precision: Precision::F32,
         int8: false,
         dropout: None,
         checkpointing: arguments.checkpointing,

@@ -19,7 +19,7 @@ use crate::{
 };
 use kernels::{
     activation::Activation,
-    gemm::{Beta, Epilogue, Gemm, PackedB, gemm, gemm_packed},
+    gemm::{Beta, Epilogue, Gemm, PackedB, Precision, gemm, gemm_packed},
     int8,
     operation::Cost,
 };
@@ -88,10 +88,12 @@ impl Dense {
         y: &mut Tensor,
     ) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
-        let panels = self.panels(tape, Side::Forward);
+        let precision = tape.precision(x.dtype());
+        let panels = self.panels(tape, precision, Side::Forward);
         tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
             Device::Cpu(cpu) => {
-                let (panels, spec) = (panels.expect("packed for the CPU"), Gemm::nt(rows, self.n, self.k));
+                let panels = panels.expect("packed for the CPU");
+                let spec = Gemm::nt(rows, self.n, self.k).with_precision(precision);
                 let values = tape.params().all_values();
                 floats!(x.dtype(), X => {
                     let epilogue = epilogue.map(|bias| &values[bias], |x| x.slice::<X>(), |x| x.slice_mut::<X>());
@@ -137,9 +139,9 @@ impl Dense {
 
     /// The panels of the weight, on the CPU; a GPU reads the weight in place. Called outside of a launch, so that a dry run
     /// packs them and no step allocates.
-    fn panels(&self, tape: &Tape<'_>, side: Side) -> Option<Arc<PackedB>> {
+    fn panels(&self, tape: &Tape<'_>, precision: Precision, side: Side) -> Option<Arc<PackedB>> {
         match tape.device() {
-            Device::Cpu(cpu) => Some(tape.params().packed(cpu, self.weight.clone(), self.k, side)),
+            Device::Cpu(cpu) => Some(tape.params().packed(cpu, precision, self.weight.clone(), self.k, side)),
             Device::Cuda(_) => None,
         }
     }
@@ -185,8 +187,9 @@ impl Dense {
         dx: &mut Tensor,
     ) -> Result<()> {
         let rows = dy.shape().rows_cols().0;
-        let panels = self.panels(tape, Side::Backward);
-        let spec = Gemm::nn(rows, self.k, self.n);
+        let precision = tape.precision(dy.dtype());
+        let panels = self.panels(tape, precision, Side::Backward);
+        let spec = Gemm::nn(rows, self.k, self.n).with_precision(precision);
         tape.launch_on(name, self.cost(rows, dy.dtype()), |device| match device {
             Device::Cpu(cpu) => {
                 let panels = panels.expect("packed for the CPU");
@@ -234,8 +237,9 @@ impl Dense {
         beta: Beta,
     ) -> Result<()> {
         let (rows, _) = dy.shape().rows_cols();
-        let panels = self.panels(tape, Side::Backward);
-        let spec = Gemm { beta, ..Gemm::nn(rows, self.k, self.n) };
+        let precision = tape.precision(dy.dtype());
+        let panels = self.panels(tape, precision, Side::Backward);
+        let spec = Gemm { beta, ..Gemm::nn(rows, self.k, self.n) }.with_precision(precision);
         tape.launch_on(name, self.cost(rows, dy.dtype()), |device| match device {
             Device::Cpu(cpu) => {
                 let panels = panels.expect("packed for the CPU");
@@ -258,7 +262,7 @@ impl Dense {
     ) -> Result<()> {
         let (rows, _) = x.shape().rows_cols();
         let flat = &mut ctx.params.flat;
-        let spec = Gemm::tn(self.n, self.k, rows).accumulate();
+        let spec = Gemm::tn(self.n, self.k, rows).accumulate().with_precision(ctx.tape.precision(x.dtype()));
         ctx.tape.launch_on(name, self.cost(rows, x.dtype()), |device| match device {
             Device::Cpu(cpu) => {
                 let dw = &mut flat.slice_mut::<f32>()[self.weight.clone()];

@@ -198,6 +198,7 @@ pub fn projected_cross_entropy(
                     weight: tape.params().values(weight),
                     bias: tape.params().values(bias),
                     labels: labels.value().slice(),
+                    precision: tape.precision(hidden.dtype()),
                 };
                 let (losses, norms, predictions) = (losses.slice_mut(), norms.slice_mut(), predictions.slice_mut());
                 let kept = kept.as_mut().map(Tensor::slice_mut);
@@ -272,6 +273,7 @@ impl Op for Projected {
                             weight: &values[dense.weight.clone()],
                             bias: &values[at_bias.clone()],
                             labels: labels.slice(),
+                            precision: ctx.tape.precision(hidden.dtype()),
                         };
                         let (dhidden, scratch) = (dhidden.slice_mut::<X>(), scratch.slice_mut());
                         let kept = kept.as_ref().expect("a recording forward pass on a processor kept them").slice();

@@ -115,6 +115,7 @@ fn run(
     c: &mut Tensor,
 ) -> Result<()> {
     let bytes = (a.len() + b.len() + c.len()) * a.dtype().bytes();
+    let spec = &spec.with_precision(tape.precision(a.dtype()));
     tape.launch_on(name, Product::cost(batch.count, spec, bytes), |device| match device {
         Device::Cpu(cpu) => {
             floats!(a.dtype(), X => match c.dtype() {
@@ -229,11 +230,12 @@ impl MatMul {
             };
             floats!(dy.dtype(), X => {
                 let sum = sum.slice_mut::<f32>();
+                let spec = spec.accumulate().with_precision(tape.precision(dy.dtype()));
                 for i in 0..count {
                     let a = &self.a.slice::<X>()[i * m * k..(i + 1) * m * k];
                     let dy = &dy.slice::<X>()[i * m * n..(i + 1) * m * n];
                     let (first, second) = if transpose.b { (dy, a) } else { (a, dy) };
-                    kernels::gemm::gemm(cpu, &spec.accumulate(), first, second, sum, Epilogue::NONE);
+                    kernels::gemm::gemm(cpu, &spec, first, second, sum, Epilogue::NONE);
                 }
                 for (db, &sum) in db.slice_mut::<X>().iter_mut().zip(sum.iter()) {
                     *db = kernels::Element::from_f32(sum);

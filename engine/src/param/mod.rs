@@ -273,8 +273,15 @@ impl ParamStore {
         range.ok_or_else(|| EngineError::shape(operation, "no parameters were given"))
     }
 
-    /// The panels of the matrix [n, k] at `range` of the values, packed at most once a version.
-    pub(crate) fn packed(&self, cpu: &Cpu, range: Range<usize>, k: usize, side: Side) -> Arc<PackedB> {
+    /// The panels of the matrix [n, k] at `range` of the values for products in `precision`, packed at most once a version.
+    pub(crate) fn packed(
+        &self,
+        cpu: &Cpu,
+        precision: Precision,
+        range: Range<usize>,
+        k: usize,
+        side: Side,
+    ) -> Arc<PackedB> {
         let n = range.len().checked_div(k).unwrap_or(0);
         let (depth, columns, layout) = match side {
             Side::Forward => (k, n, Layout::Transposed),
@@ -282,11 +289,11 @@ impl ParamStore {
         };
         let mut packs = self.packs.lock().unwrap_or_else(PoisonError::into_inner);
         let usable = |pack: &Pack| {
-            let fits = pack.panels.check(cpu.isa().kind(), Precision::F32, depth, columns).is_ok();
+            let fits = pack.panels.check(cpu.isa().kind(), precision, depth, columns).is_ok();
             pack.range == range && pack.side == side && fits
         };
         let at = packs.iter().position(usable).unwrap_or_else(|| {
-            let panels = Arc::new(PackedB::new(cpu.isa(), depth, columns));
+            let panels = Arc::new(PackedB::with_precision(cpu.isa(), precision, depth, columns));
             packs.push(Pack { range: range.clone(), side, version: 0, panels });
             packs.len() - 1
         });
@@ -364,11 +371,11 @@ mod tests {
         let id = builder.add("w", [5, 3], Init::TruncatedNormal(1.0)).unwrap();
         let mut store = builder.build(&cpu, 1).unwrap();
         let range = store.info(id).range.clone();
-        let first = Arc::as_ptr(&store.packed(&cpu, range.clone(), 3, Side::Forward));
-        assert_eq!(first, Arc::as_ptr(&store.packed(&cpu, range.clone(), 3, Side::Forward)));
+        let first = Arc::as_ptr(&store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward));
+        assert_eq!(first, Arc::as_ptr(&store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward)));
         let bytes = store.packed_bytes();
         let multiply = |store: &ParamStore| {
-            let panels = store.packed(&cpu, range.clone(), 3, Side::Forward);
+            let panels = store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward);
             let mut y = [f32::NAN; 5];
             let spec = kernels::gemm::Gemm::nt(1, 5, 3);
             kernels::gemm::gemm_packed(&cpu, &spec, &[1f32, 0., 0.], &panels, &mut y, kernels::gemm::Epilogue::NONE);
@@ -378,7 +385,11 @@ mod tests {
         assert_eq!(multiply(&store), column(&store));
         store.values_mut(id).unwrap()[0] = 42.0;
         assert_eq!(multiply(&store)[0], 42.0);
-        assert_eq!(first, Arc::as_ptr(&store.packed(&cpu, range.clone(), 3, Side::Forward)), "packed in place");
+        assert_eq!(
+            first,
+            Arc::as_ptr(&store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward)),
+            "packed in place"
+        );
         assert_eq!(store.packed_bytes(), bytes);
     }
 

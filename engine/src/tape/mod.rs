@@ -34,7 +34,7 @@ use crate::{
     shape::Shape,
     tensor::Tensor,
 };
-use kernels::{Cpu, operation::Cost};
+use kernels::{Cpu, gemm::Precision, operation::Cost};
 use std::cell::{Cell, RefCell};
 use workspace::Spare;
 
@@ -111,6 +111,11 @@ impl<'w> Tape<'w> {
     /// True in a step with gradients.
     pub fn is_recording(&self) -> bool {
         self.recording
+    }
+
+    /// Precision of products of activations that are stored as `dtype`.
+    pub(crate) fn precision(&self, dtype: DType) -> Precision {
+        if dtype == DType::Bf16 { Precision::Bf16 } else { self.workspace.precision() }
     }
 
     /// True in a step whose encoder layers multiply in 8-bit integers.

@@ -8,6 +8,7 @@ use crate::{
     profile::Profile,
     tensor::Tensor,
 };
+use kernels::gemm::Precision;
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -25,6 +26,7 @@ pub struct Workspace {
     pub(super) scratch: Cell<Scratch>,
     weight_gradients: WeightGradients,
     int8: bool,
+    precision: Precision,
     /// Results of the dry run so far.
     pub(super) dry: Cell<Dry>,
     planned: Vec<Planned>,
@@ -97,6 +99,7 @@ impl Workspace {
             scratch: Cell::default(),
             weight_gradients: WeightGradients::default(),
             int8: false,
+            precision: Precision::F32,
             dry: Cell::default(),
             planned: Vec::new(),
         }
@@ -140,6 +143,25 @@ impl Workspace {
         }
         self.int8 = int8;
         Ok(())
+    }
+
+    /// Sets the precision of products of f32 activations ([`kernels::gemm::Precision`]). Activations in bf16 are multiplied in
+    /// bf16 whatever it is.
+    ///
+    /// # Errors
+    /// The device is a GPU.
+    pub fn set_precision(&mut self, precision: Precision) -> Result<()> {
+        if precision != Precision::F32 && self.device.gpu().is_some() {
+            let problem = "a GPU multiplies f32 activations in f32; choose f32 or bf16".to_string();
+            return Err(EngineError::Setting { setting: "precision", value: precision.to_string(), problem });
+        }
+        self.precision = precision;
+        Ok(())
+    }
+
+    /// Precision of products of f32 activations.
+    pub(super) fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// True if steps without gradients multiply in 8-bit integers.

@@ -5,6 +5,7 @@ use super::reference::{equal, ranges};
 use super::{IGNORED, Projection, backward, forward, reference, rows_backward, rows_forward, scratch_len};
 use super::{sequences_backward, sequences_forward};
 use crate::check::{Guarded, On, greatest_error, on_runner, store, ulp, widen};
+use crate::gemm::Precision;
 use crate::num::philox::Stream;
 use crate::operation::{Case, Cost, Operation, Outcome, Pass, Program};
 use crate::pool::Cpu;
@@ -314,7 +315,8 @@ fn check_projection<X: Element>(case: &Case, on: &On<'_>, cpu: &Cpu) -> Result<f
     let (hidden, weight) = (on.uniform::<X>(1, rows * width, 1.5), on.uniform::<X>(2, classes * width, 1.0));
     let offsets = equal(rows, classes);
     let (bias, labels) = (on.uniform::<f32>(3, classes, 1.0), labels(&offsets));
-    let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
+    let precision = Precision::F32;
+    let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels, precision };
     let mut scratch = Guarded::<f32>::poisoned(scratch_len(rows, width, classes));
     let mut kept = Guarded::<f32>::poisoned(rows * classes);
     let (h32, w32) = (widen::<f32, X>(&hidden), widen::<f32, X>(&weight));

@@ -3,7 +3,7 @@
 use super::cpu::{NORM, STATE, check_labels, differentiate, finish, observe, reset};
 use crate::elementwise::cast;
 use crate::extent::area;
-use crate::gemm::{Epilogue, Gemm, gemm};
+use crate::gemm::{Epilogue, Gemm, Precision, gemm};
 use crate::pool::Cpu;
 use crate::reduce::{column_sums, column_sums_scratch_len};
 use crate::simd::Element;
@@ -27,6 +27,8 @@ pub struct Projection<'a, X, W> {
     pub bias: &'a [f32],
     /// `[M]`, each below V or [`IGNORED`](super::IGNORED)
     pub labels: &'a [u32],
+    /// Of the products
+    pub precision: Precision,
 }
 
 impl<X: Element, W: Element> Projection<'_, X, W> {
@@ -46,7 +48,7 @@ impl<X: Element, W: Element> Projection<'_, X, W> {
 
     /// Computes z of some rows and classes.
     fn chunk(&self, cpu: &Cpu, rows: &Span, classes: &Span, logits: &mut [f32]) {
-        let spec = Gemm::nt(rows.len, classes.len, self.width);
+        let spec = Gemm::nt(rows.len, classes.len, self.width).with_precision(self.precision);
         let (hidden, weight) = (rows.of(self.hidden, self.width), classes.of(self.weight, self.width));
         gemm(cpu, &spec, hidden, weight, logits, Epilogue::bias(classes.of(self.bias, 1)));
     }
@@ -179,9 +181,10 @@ pub fn backward<X: Element, W: Element>(
             let z = &kept[place_of(&rows, &classes, vocabulary)];
             differentiate(cpu, classes.len, classes.start, z, labels, norms, dlosses, dz);
             let weight = classes.of(projection.weight, width);
-            gemm(cpu, &Gemm::nn(rows.len, width, classes.len).accumulate(), dz, weight, dh, Epilogue::NONE);
+            let product = |spec: Gemm| spec.accumulate().with_precision(projection.precision);
+            gemm(cpu, &product(Gemm::nn(rows.len, width, classes.len)), dz, weight, dh, Epilogue::NONE);
             let dw = classes.of_mut(dweight, width);
-            gemm(cpu, &Gemm::tn(classes.len, width, rows.len).accumulate(), dz, hidden, dw, Epilogue::NONE);
+            gemm(cpu, &product(Gemm::tn(classes.len, width, rows.len)), dz, hidden, dw, Epilogue::NONE);
             column_sums(cpu, rows.len, classes.len, dz, classes.of_mut(dbias, 1), sums);
         }
         cast(cpu, dh, rows.of_mut(dhidden, width));

@@ -1,5 +1,6 @@
 use super::*;
 use crate::check::*;
+use crate::gemm::Precision;
 
 #[test]
 fn is_bit_identical_for_any_thread_count() {
@@ -7,7 +8,8 @@ fn is_bit_identical_for_any_thread_count() {
     let (hidden, weight) = (uniform::<f32>(1, rows * width, 1.0), uniform::<f32>(2, classes * width, 1.0));
     let (bias, labels) = (uniform::<f32>(3, classes, 1.0), cases::labels(&reference::equal(rows, classes)));
     let dlosses = uniform::<f32>(4, rows, 1.0);
-    let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
+    let precision = Precision::F32;
+    let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels, precision };
     assert_same_for_any_thread_count(&"[600, 24, 1500]", |cpu| {
         let mut scratch = vec![f32::NAN; scratch_len(rows, width, classes)];
         let (mut losses, mut norms) = (vec![f32::NAN; rows], vec![f32::NAN; 2 * rows]);

@@ -43,6 +43,11 @@ use std::fmt;
 /// Terms of a sum that are added to C at once.
 pub(crate) const BLOCK: usize = 32;
 
+/// k with the zeros that fill its last block.
+pub(crate) const fn padded(k: usize) -> usize {
+    k.next_multiple_of(BLOCK)
+}
+
 /// Rows and columns of a tile of a [`MatrixUnit`].
 pub(crate) const SIDE: usize = 32;
 

@@ -259,8 +259,14 @@ fn the_fused_loss_at_every_border() {
             let (hidden, weight, bias) =
                 (ones::<f32>(rows * width), ones::<f32>(classes * width), ones::<f32>(classes));
             let labels: Vec<u32> = (0..rows as u32).map(|i| i % classes as u32).collect();
-            let projection =
-                cross_entropy::Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
+            let projection = cross_entropy::Projection {
+                width,
+                hidden: &hidden,
+                weight: &weight,
+                bias: &bias,
+                labels: &labels,
+                precision: kernels::gemm::Precision::F32,
+            };
             let [mut losses, mut norms] = [rows, 2 * rows].map(ones::<f32>);
             let (mut found, mut kept) = (vec![0; rows], ones::<f32>(rows * classes));
             let mut scratch = ones::<f32>(cross_entropy::scratch_len(rows, width, classes));

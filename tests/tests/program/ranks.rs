@@ -250,7 +250,11 @@ fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
                         let is_named = sentences.iter().any(|sentence| said.contains(sentence));
                         assert!(said.contains("error: rank ") && is_named, "{what}");
                     }
-                    Disturbance::Fill => assert!(said.contains("error: ") && said.contains("File too large"), "{what}"),
+                    // Until the ranks are announced it may be the MPI library that writes.
+                    Disturbance::Fill => {
+                        let is_ours = said.contains("error: ") || !said.contains("ranks on");
+                        assert!(is_ours && said.contains("File too large"), "{what}");
+                    }
                     _ => {}
                 }
             }

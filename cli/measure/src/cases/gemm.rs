@@ -1,6 +1,6 @@
 //! Matrix products with B packed inside the timed call (`ours`) and packed in advance (`prepacked`).
 
-use super::{Case, Dtype, Random, sizes};
+use super::{Case, Random, sizes};
 use crate::{
     interleaved::Contender,
     report::{About, Bound},
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use half::bf16;
 use kernels::{
     Cpu,
-    gemm::{Epilogue, Gemm, Layout, PackedB, gemm, gemm_packed},
+    gemm::{Epilogue, Gemm, Layout, PackedB, Precision, gemm, gemm_packed},
 };
 use std::sync::Arc;
 
@@ -78,65 +78,62 @@ pub struct Product {
     pub k: usize,
     /// Layout of A and B.
     pub form: Form,
-    /// Storage type of A, B and C.
-    pub dtype: Dtype,
+    /// Precision. A, B and C are stored in bf16 if it is bf16, else in f32.
+    pub precision: Precision,
     /// Also times third-party GEMM, in f32 (needs the feature `peers`).
     pub peers: bool,
 }
 
 impl Product {
     /// Forward products of ALBERT-base over `tokens` tokens: projections, feed-forward, embedding map, vocabulary.
-    pub fn forward(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
-        BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, dtype, peers: false })
+    pub fn forward(tokens: usize, form: Form, precision: Precision) -> impl Iterator<Item = Self> {
+        BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, precision, peers: false })
     }
 
     /// Weight gradients of ALBERT-base over `tokens` tokens, A transposed; that of the vocabulary over masked tokens only.
-    pub fn backward(tokens: usize, dtype: Dtype) -> impl Iterator<Item = Self> {
-        let of = move |(m, n, k)| Self { m, n, k, form: Form::Tn, dtype, peers: false };
+    pub fn backward(tokens: usize, precision: Precision) -> impl Iterator<Item = Self> {
+        let of = move |(m, n, k)| Self { m, n, k, form: Form::Tn, precision, peers: false };
         WEIGHT_SHAPES.into_iter().map(move |(m, n)| of((m, n, tokens))).chain([of((30_000, 128, tokens * 3 / 20))])
     }
 
     /// Attention output and feed-forward products of ALBERT-xxlarge over `tokens` tokens.
-    pub fn wide(tokens: usize, form: Form, dtype: Dtype) -> impl Iterator<Item = Self> {
+    pub fn wide(tokens: usize, form: Form, precision: Precision) -> impl Iterator<Item = Self> {
         [(4096, 4096), (16_384, 4096)].into_iter().map(move |(n, k)| Self {
             m: tokens,
             n,
             k,
             form,
-            dtype,
+            precision,
             peers: false,
         })
     }
 
     pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
-        let contenders = match self.dtype {
-            Dtype::F32 => {
-                let [a, b] = self.operands();
-                let mut all = self.contenders::<f32>(cpu, &a, &b);
-                all.extend(self.peers(cpu, &a, &b));
-                all
-            }
-            Dtype::Bf16 => {
-                let [a, b] = self.operands();
-                self.contenders::<bf16>(cpu, &a, &b)
-            }
+        let &Self { m, n, k, form, precision, .. } = self;
+        let (contenders, bytes) = if precision == Precision::Bf16 {
+            let [a, b] = self.operands();
+            (self.contenders::<bf16>(cpu, &a, &b), 2)
+        } else {
+            let [a, b] = self.operands();
+            let mut all = self.contenders::<f32>(cpu, &a, &b);
+            all.extend(self.peers(cpu, &a, &b));
+            (all, 4)
         };
-        let &Self { m, n, k, form, dtype, .. } = self;
         let about = About {
             kernel: "gemm",
             case: format!("{} {m}x{n}x{k}", form.name()),
             sizes: sizes([("m", m), ("n", n), ("k", k)]),
-            dtype: dtype.name(),
+            dtype: precision.name(),
             bound: Bound::Arithmetic,
             flops: self.spec().flops(),
-            bytes: (dtype.bytes() * (m * k + k * n + m * n)) as u64,
+            bytes: (bytes * (m * k + k * n + m * n)) as u64,
             tokens: None,
         };
         Ok(Case { about, contenders })
     }
 
     fn spec(&self) -> Gemm {
-        self.form.gemm(self.m, self.n, self.k)
+        self.form.gemm(self.m, self.n, self.k).with_precision(self.precision)
     }
 
     #[cfg(feature = "peers")]
@@ -164,7 +161,7 @@ impl Product {
             move || gemm(&cpu, &spec, &a[..], &b[..], &mut c, Epilogue::NONE)
         };
         let prepacked = {
-            let mut packed = PackedB::new(cpu.isa(), k, n);
+            let mut packed = PackedB::with_precision(cpu.isa(), spec.precision, k, n);
             let (layout, ldb) = (spec.b, if spec.b == Layout::Normal { n } else { k });
             packed.pack(cpu, layout, ldb, &b[..]);
             let (cpu, a, mut c) = (cpu.clone(), Arc::clone(a), X::random(m * n, 3));

@@ -7,7 +7,7 @@
 //!
 //! FLOPs: every product once, backward twice forward ([`Flops`]); recomputation does not count.
 
-use super::{Case, Dtype};
+use super::Case;
 use crate::{
     interleaved::Contender,
     report::{About, Bound},
@@ -28,6 +28,7 @@ use engine::{
     philox::Stream,
     profile::Profile,
 };
+use kernels::gemm::Precision;
 use serde_json::{Map, Value};
 
 /// Share of masked tokens.
@@ -64,8 +65,8 @@ pub struct Step {
     pub lengths: Vec<usize>,
     /// Forward pass or training step.
     pub mode: Mode,
-    /// Storage type of activations.
-    pub dtype: Dtype,
+    /// Precision of products. Activations are stored in bf16 if it is bf16, else in f32.
+    pub precision: Precision,
     /// Layers multiply in 8-bit integers; only forward, with f32 activations.
     pub int8: bool,
     /// Overrides the configuration's dropout of hidden states and attention, when training.
@@ -112,7 +113,7 @@ impl Step {
             kernel: "step",
             case: self.title(),
             sizes,
-            dtype: if self.int8 { "int8" } else { self.dtype.name() },
+            dtype: if self.int8 { "int8" } else { self.precision.name() },
             bound: Bound::Arithmetic,
             flops: self.flops(&running.batch) as u64,
             bytes: 0,
@@ -175,7 +176,7 @@ impl Running {
         }
         let heads = if step.mode == Mode::Train { Heads::PRE_TRAINING } else { Heads::MODEL };
         let (model, params) = Model::new(&config, heads, cpu, 1)?;
-        let dtype = if step.dtype == Dtype::Bf16 { DType::Bf16 } else { DType::F32 };
+        let dtype = if step.precision == Precision::Bf16 { DType::Bf16 } else { DType::F32 };
         let training = match step.mode {
             Mode::Forward => None,
             Mode::Train => Some(Training {
@@ -189,6 +190,7 @@ impl Running {
         };
         let mut workspace = Workspace::new(Device::Cpu(cpu.clone()));
         workspace.set_int8(step.int8)?;
+        workspace.set_precision(step.precision)?;
         let mut running = Self {
             cpu: cpu.clone(),
             workspace,
@@ -293,7 +295,7 @@ mod tests {
     fn step(mode: Mode, dropout: Option<f64>) -> Step {
         let config = AlbertConfig::preset("tiny").unwrap();
         let (name, lengths, checkpointing) = ("tiny".to_owned(), vec![9, 16], Recompute::ON_CPU);
-        Step { name, config, lengths, mode, dtype: Dtype::F32, int8: false, dropout, checkpointing }
+        Step { name, config, lengths, mode, precision: Precision::F32, int8: false, dropout, checkpointing }
     }
 
     #[test]

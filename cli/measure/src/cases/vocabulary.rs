@@ -16,6 +16,7 @@ use half::bf16;
 use kernels::{
     Cpu,
     cross_entropy::{Projection, backward, forward, scratch_len},
+    gemm::Precision,
     num::philox::Stream,
 };
 
@@ -69,7 +70,9 @@ impl Vocabulary {
         let dlosses = vec![1.0 / rows as f32; rows];
         let backwards = self.backward;
         let mut call = move |backwards: bool| {
-            let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels };
+            let precision = if X::DTYPE == kernels::DType::Bf16 { Precision::Bf16 } else { Precision::F32 };
+            let projection =
+                Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels, precision };
             if backwards {
                 let (dh, dw, db) = (&mut dhidden, &mut dweight, &mut dbias);
                 backward(&cpu, &projection, &norms, &kept, &dlosses, dh, dw, db, &mut scratch);

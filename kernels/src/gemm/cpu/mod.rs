@@ -294,8 +294,8 @@ impl<M: Microkernel, A: RowPanels<M>, B: ColumnPanels<M>> MicrokernelUser<M> for
 /// Packs all of B into `out`, in the order of [`PackedB`].
 pub(in crate::gemm) fn pack_all(
     cpu: &Cpu,
-    k: usize,
-    n: usize,
+    precision: Precision,
+    [k, n]: [usize; 2],
     layout: Layout,
     ldb: usize,
     b: Operand<'_>,
@@ -303,6 +303,9 @@ pub(in crate::gemm) fn pack_all(
 ) {
     if k == 0 || n == 0 {
         return;
+    }
+    if precision != Precision::F32 {
+        return tiles::pack_all(cpu, precision, [k, n], layout, ldb, b, out);
     }
     let blocking = Blocking::of(cpu);
     let spec = Gemm { ldb, ..Gemm::new(0, n, k, Layout::Normal, layout) };

@@ -1,7 +1,6 @@
 //! Packed B that is used many times, such as the weight of a layer that is applied N times.
 
 use super::blocking::kc;
-use super::tiles::{self, padded};
 use crate::gemm::operand::Operand;
 use crate::gemm::{Layout, Precision, cpu};
 use crate::{
@@ -9,7 +8,7 @@ use crate::{
     pool::{Cpu, Disjoint},
     register_tile::RegisterTile,
     simd::{Element, Isa, IsaKind},
-    tiles::BLOCK,
+    tiles::{BLOCK, padded},
 };
 use std::fmt;
 
@@ -152,11 +151,7 @@ impl PackedB {
         assert!(b.len() >= needed, "B holds {} elements but {} x {} spans {needed}", b.len(), self.k, self.n);
         let (k, n) = (self.k, self.n);
         let out = Disjoint::new(bytemuck::cast_slice_mut(&mut self.panels));
-        if self.precision == Precision::F32 {
-            cpu::pack_all(cpu, k, n, layout, ldb, Operand::new(b), out);
-        } else {
-            tiles::pack_all(cpu, self.precision, [k, n], layout, ldb, Operand::new(b), out);
-        }
+        cpu::pack_all(cpu, self.precision, [k, n], layout, ldb, Operand::new(b), out);
     }
 
     /// Checks that this can be the k x n matrix B of a product in `precision` on `isa`.

@@ -24,7 +24,7 @@ use crate::pool::{Cpu, Disjoint};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Isa;
 use crate::simd::{Kernel, Simd};
-use crate::tiles::{self, Emulated, Unit};
+use crate::tiles::{self, Emulated, Unit, padded};
 use std::ops::Range;
 
 /// Terms of a section of split operands. It determines the order of additions, hence the bits.
@@ -42,11 +42,6 @@ const fn block(k: usize, precision: Precision, pairs: bool) -> usize {
         _ => 2 * SPLIT,
     };
     if padded < most { padded } else { most }
-}
-
-/// k with the zeros that fill its last block of terms.
-pub(super) const fn padded(k: usize) -> usize {
-    k.next_multiple_of(tiles::BLOCK)
 }
 
 /// The product in steps: groups of k, those of a block, and those of a section.
