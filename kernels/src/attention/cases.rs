@@ -161,8 +161,9 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
         // The naive implementation saves the same as a kernel: out as stored, and lse.
         let (naive_out, naive_lse) = naive_forward();
         let saved = Some((&widen::<f32, X>(&naive_out)[..], &naive_lse[..]));
-        let naive = reference::backward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld, saved, &widen(&dout));
-        let exact = reference::backward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld, None, &widen(&dout));
+        let naive =
+            reference::backward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld, saved, &widen(&dout), as_operand::<X>);
+        let exact = reference::backward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld, None, &widen(&dout), |x| x);
         let mut worst = 0.0f64;
         for (i, name) in names.into_iter().enumerate() {
             worst = worst.max(within(name, &d_qkv[i], &store::<X>(&naive[i]), &exact[i])?);
@@ -200,11 +201,16 @@ fn check_f16(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     simulation.backward(gpu, (&out, &lse), &dout, [dq, dk, dv])?;
     let (p, w): (Vec<f32>, Vec<f64>) = (single(&dout), widen(&single(&dout)));
     let saved = Some((&naive_out[..], &naive.1[..]));
-    let naive = reference::backward(&spec, &cu_seqlens, &plain, &plain[h..], &plain[2 * h..], ld, saved, &p);
-    let exact = reference::backward(&spec, &cu_seqlens, &exact, &exact[h..], &exact[2 * h..], ld, None, &w);
+    let naive = reference::backward(&spec, &cu_seqlens, &plain, &plain[h..], &plain[2 * h..], ld, saved, &p, |x| x);
+    let exact = reference::backward(&spec, &cu_seqlens, &exact, &exact[h..], &exact[2 * h..], ld, None, &w, |x| x);
     let mut worst = 0.0f64;
     for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
         worst = worst.max(gpu.compared(|| within(name, &single(&gradients[i]), &round(&naive[i]), &exact[i]))?);
     }
     Ok(worst)
+}
+
+/// What is multiplied for x if the operands of attention are stored as `X`.
+pub(super) fn as_operand<X: Element>(x: f32) -> f32 {
+    X::from_f32(x).to_f32()
 }

@@ -81,7 +81,7 @@ pub fn forward<'s, R: Real>(
 /// dq, dk and dv [T, H] each.
 ///
 /// `saved` is (out, lse) as forward stored them, for comparison with implementations that save no probabilities; if `None`,
-/// both are computed from q, k and v.
+/// both are computed from q, k and v. `operand` rounds P and dS to what an implementation multiplies.
 pub fn backward<'s, R: Real>(
     spec: &Attention,
     batch: impl Into<Ragged<'s>>,
@@ -91,6 +91,7 @@ pub fn backward<'s, R: Real>(
     ld: usize,
     saved: Option<(&[R], &[R])>,
     dout: &[R],
+    operand: impl Fn(R) -> R,
 ) -> [Vec<R>; 3] {
     let batch = batch.into();
     let computed = saved.is_none().then(|| forward(spec, batch, q, k, v, ld));
@@ -111,8 +112,8 @@ pub fn backward<'s, R: Real>(
             for (i, (&s, &dp)) in s.iter().zip(&dp).enumerate() {
                 let (key, m) = (start + i, mask(spec, query, head, i));
                 let p = (scale * s - lse[query * spec.heads + head]).exp();
-                let ds = p * (dp * m - delta);
-                add_scaled(&mut dv[row(key)..][..d], p * m, dout);
+                let ds = operand(p * (dp * m - delta));
+                add_scaled(&mut dv[row(key)..][..d], operand(p * m), dout);
                 add_scaled(&mut dq[row(query)..][..d], scale * ds, &k[at(spec, ld, key, head, 0)..]);
                 add_scaled(&mut dk[row(key)..][..d], scale * ds, q);
             }

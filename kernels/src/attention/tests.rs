@@ -1,8 +1,10 @@
+use super::cases::as_operand;
 use super::{Attention, Gradients, Ragged, backward, backward_scratch_len, forward, reference};
 use crate::check::*;
 use crate::dropout::Dropout;
 use crate::pool::Cpu;
 use crate::simd::{Element, Isa};
+use crate::tiles::Tiles;
 use half::bf16;
 
 /// Batch: lengths of the sequences, heads, head size, gap between rows of 3H elements.
@@ -118,11 +120,21 @@ fn agrees<X: Element>(cpus: &[Cpu], case: &Case) {
     let (exact_out, exact_lse) = reference::forward(&case.spec, case.ragged(&cu_seqlens), q, k, v, ld);
     let (naive_out, naive_lse) = reference::forward(&case.spec, case.ragged(&cu_seqlens), fq, fk, fv, ld);
     let naive_out = store::<X>(&naive_out);
-    let exact_gradients = reference::backward(&case.spec, case.ragged(&cu_seqlens), q, k, v, ld, None, &widen(&dout));
+    let exact_gradients =
+        reference::backward(&case.spec, case.ragged(&cu_seqlens), q, k, v, ld, None, &widen(&dout), |x| x);
     let stored = widen::<f32, X>(&naive_out);
     let saved = Some((&stored[..], &naive_lse[..]));
-    let naive_gradients =
-        reference::backward(&case.spec, case.ragged(&cu_seqlens), fq, fk, fv, ld, saved, &widen(&dout));
+    let naive_gradients = reference::backward(
+        &case.spec,
+        case.ragged(&cu_seqlens),
+        fq,
+        fk,
+        fv,
+        ld,
+        saved,
+        &widen(&dout),
+        as_operand::<X>,
+    );
     for cpu in cpus {
         let name = format!("{} {} {case}", cpu.isa().kind(), X::DTYPE);
         let (out, lse) = run_forward(cpu, case, &qkv);
@@ -229,6 +241,30 @@ fn is_bit_identical_for_any_thread_count() {
 }
 
 #[test]
+fn every_kind_of_tiles_gives_the_same_bits() {
+    let cases = [
+        case(&[70, 3, 129, 1, 32], 2, 64),
+        case(&[40, 65], 2, 24).dropout(0.2),
+        case(&[33], 1, 80),
+        Case { keys: vec![33, 1], ..case(&[70, 40], 1, 64) },
+    ];
+    for case in &cases {
+        let (qkv, dout) = (case.qkv::<bf16>(), case.dout::<bf16>());
+        let mut first: Option<Vec<u32>> = None;
+        for cpu in testable_cpus() {
+            for tiles in Tiles::testable(cpu.isa()) {
+                let cpu = cpu.clone().with_tiles(tiles.kind()).unwrap();
+                let (out, lse) = run_forward(&cpu, case, &qkv);
+                let dqkv = run_backward(&cpu, case, &qkv, &out, &lse, &dout);
+                let found = out.iter().chain(&dqkv[..]).map(|x| u32::from(x.to_bits()));
+                let found: Vec<u32> = found.chain(lse.iter().map(|x| x.to_bits())).collect();
+                assert!(*first.get_or_insert_with(|| found.clone()) == found, "{cpu}, {} tiles: {case}", tiles.kind());
+            }
+        }
+    }
+}
+
+#[test]
 fn separate_and_fused_gradients_are_the_same() {
     let cpu = Cpu::new(Isa::choose().unwrap(), 2).unwrap();
     let case = case(&[40, 7], 2, 10);
@@ -258,7 +294,7 @@ fn backward_of_the_reference_is_the_derivative_of_its_forward() {
             out.iter().zip(&dout).map(|(out, dout)| out * dout).sum::<f64>()
         };
         let [q, k, v] = cut(&case, &qkv);
-        let gradients = reference::backward(&case.spec, &cu_seqlens, q, k, v, case.ld(), None, &dout);
+        let gradients = reference::backward(&case.spec, &cu_seqlens, q, k, v, case.ld(), None, &dout, |x| x);
         for i in 0..qkv.len() {
             let (row, column) = (i / case.ld(), i % case.ld());
             let analytic = gradients[column / h][row * h + column % h];

@@ -1,7 +1,7 @@
 //! Row of the product in the table of operations: sizes, cost, check against f64.
 
 use super::{
-    Beta, Epilogue, EpilogueKind, Gemm, Layout, PackedB,
+    Beta, Epilogue, EpilogueKind, Gemm, Layout, PackedB, Precision,
     cuda::{cases as cuda_cases, sm90_cases, variants},
     gemm, gemm_packed, reference,
 };
@@ -110,6 +110,22 @@ fn cases() -> Vec<Case> {
     all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 40, 125, 72));
     all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 264, 13, 392));
     all.extend(variants::cases());
+    // On tiles: partial ones, partial blocks and sections of k, several blocks.
+    for precision in [Precision::Bf16, Precision::Bf16x3, Precision::Bf16x6] {
+        let dtype = if precision == Precision::Bf16 { DType::Bf16 } else { DType::F32 };
+        let mut on_tiles = |form: &str, epilogue, [m, n, k]: [usize; 3]| {
+            let case = case(form, epilogue, dtype, m, n, k);
+            all.push(Case { variant: format!("{}{AT}{precision}", case.variant), ..case });
+        };
+        for (form, ..) in FORMS {
+            for (m, n, k) in [(5, 3, 0), (1, 1, 1), (33, 31, 33), (67, 129, 161)] {
+                on_tiles(form, PLAIN, [m, n, k]);
+            }
+            on_tiles(form, (Beta::One, EpilogueKind::Bias), [35, 70, 300]);
+        }
+        epilogues().into_iter().for_each(|epilogue| on_tiles("nt", epilogue, [35, 40, 65]));
+        on_tiles("nn", PLAIN, [17, 40, 1060]);
+    }
     for (form, ..) in &FORMS[..3] {
         for m in BASE_ROWS {
             all.extend(BASE_SHAPES.map(|(n, k)| case(form, PLAIN, DType::F32, m, n, k)));
@@ -118,13 +134,18 @@ fn cases() -> Vec<Case> {
     all
 }
 
+/// Between a variant and its precision, if that is not f32.
+const AT: &str = "_at_";
+
 /// Specification and epilogue of a case.
 pub(super) fn read(case: &Case) -> (Gemm, EpilogueKind) {
-    let (form, rest) = variants::plain(&case.variant).split_at(2);
+    let (variant, precision) = case.variant.split_once(AT).unwrap_or((&case.variant, Precision::F32.name()));
+    let precision: Precision = precision.parse().unwrap_or_else(|error| panic!("{case}: {error}"));
+    let (form, rest) = variants::plain(variant).split_at(2);
     let (_, a, b) = FORMS.into_iter().find(|(name, ..)| *name == form).unwrap_or_else(|| panic!("{case}: no form"));
     let found = epilogues().into_iter().find(|&(beta, kind)| suffix(beta, kind) == rest);
     let (beta, kind) = found.unwrap_or_else(|| panic!("{case}: unknown epilogue `{rest}`"));
-    (Gemm { beta, ..Gemm::new(case.dim("m"), case.dim("n"), case.dim("k"), a, b) }, kind)
+    (Gemm { beta, precision, ..Gemm::new(case.dim("m"), case.dim("n"), case.dim("k"), a, b) }, kind)
 }
 
 /// Cost of a case: every operand is moved once; an epilogue adds one operation per element and its matrices.
@@ -147,6 +168,9 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     }
     match runner {
         Runner::Cpu(_) | Runner::Recording(_) if only_on_gpu => return skipped("only a GPU has this variant"),
+        Runner::Gpu(_) if spec.precision != Precision::F32 => {
+            return skipped("only a CPU multiplies in this precision");
+        }
         Runner::Gpu(gpu)
             if gpu.sm() == Sm::Sm90a && !only_on_gpu && !sm90_cases::has_program(&spec, case.dtype, kind) =>
         {
@@ -244,7 +268,10 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let Gemm { k, a, b, beta, .. } = self.spec;
         let sample = Problem::<X, Y>::new(Gemm { beta, ..Gemm::new(48, 48, k, a, b) }, self.kind);
         let (naive, exact) = (sample.define::<f32>(), sample.define::<f64>());
-        (greatest_error(&store::<Y>(&naive.0), &exact.0), greatest_error(&store::<Y>(&naive.1), &exact.1))
+        // Two parts of an operand have 16 bits, 8 fewer than f32: up to 256 times the error for one term, 10 for many.
+        let factor = if self.spec.precision == Precision::Bf16x3 { 64.0 } else { 1.0 };
+        let error = |naive: &[f32], exact: &[f64]| factor * greatest_error(&store::<Y>(naive), exact);
+        (error(&naive.0, &exact.0), error(&naive.1, &exact.1))
     }
 
     /// Checks C and the saved pre-activation, with gaps, against the error bound; returns the error over the bound.
@@ -273,7 +300,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
             return self.check(cpu);
         }
         let Gemm { m, n, k, b, ldb, ldc, .. } = self.spec;
-        let mut packed = PackedB::new(cpu.isa(), k, n);
+        let mut packed = PackedB::with_precision(cpu.isa(), self.spec.precision, k, n);
         packed.pack(cpu, b, ldb, &self.b);
         for packed in [None, Some(&packed)] {
             let (c, pre) = self.compute(cpu, packed);
@@ -288,7 +315,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     /// Checks the kernel against the error bound, with B plain and packed; returns the error over the bound.
     pub(super) fn check(&self, cpu: &Cpu) -> Result<f64, String> {
         let Gemm { m, n, k, b, ldb, ldc, .. } = self.spec;
-        let mut packed = PackedB::new(cpu.isa(), k, n);
+        let mut packed = PackedB::with_precision(cpu.isa(), self.spec.precision, k, n);
         packed.pack(cpu, b, ldb, &self.b);
         let (exact, naive) = (self.define::<f64>(), self.naive_errors());
         let mut worst = 0.0f64;

@@ -1,6 +1,6 @@
 //! Tiles in vector registers: multiply-adds of f32 with denormals flushed.
 //!
-//! The panels hold bf16 widened to f32, in steps of k: A \[k\]\[H\], B \[k\]\[NR\]. Each block of 32 k is two passes, even k and odd
+//! The operands hold bf16 widened to f32, in one of three layouts ([`PACKED`], [`ROWS`], [`COLUMNS`]). Each block of 32 k is two passes, even k and odd
 //! k, over all accumulators of the tile, so the tile is as large as that of the f32 microkernel.
 //!
 //! Flushing is a mode of the thread (MXCSR), in which Rust code must not run. One block of assembly sets it, multiplies, and
@@ -14,14 +14,34 @@ use std::arch::asm;
 /// MXCSR: round to nearest even, no traps, denormal operands are zero, denormal results are flushed.
 const FLUSHING: u32 = 0x9fc0;
 
+/// Layout of packed panels: A \[k\]\[H\], B \[k\]\[NR\].
+pub(crate) const PACKED: usize = 0;
+/// A in rows, [`STRIDE`] apart; B \[k\], its rows as far apart.
+pub(crate) const ROWS: usize = 1;
+/// A in columns, [`STRIDE`] apart; B \[k\], its rows as far apart.
+pub(crate) const COLUMNS: usize = 2;
+
+/// Floats between rows or columns that are not packed.
+pub(crate) const STRIDE: usize = 64;
+
+/// Floats from a row of A to the next, and from a step of k to the next.
+const fn strides_of_a(layout: usize, height: usize) -> [usize; 2] {
+    match layout {
+        ROWS => [STRIDE, 1],
+        COLUMNS => [1, STRIDE],
+        _ => [1, height],
+    }
+}
+
 /// Vectors whose multiply-adds flush denormals.
 pub(crate) trait FlushingFma: Simd {
-    /// Adds `blocks` blocks of terms to H rows and NR columns of C.
+    /// Adds `blocks` blocks of terms to H rows and NR columns of C. The operands have the layout L.
     ///
     /// # Safety
-    /// `a` is valid for reading 32 · `blocks` steps of H floats, `b` for as many of NR, `c` for reading and writing H rows of
-    /// NR floats, `ldc` apart, and `even` for H · NR floats that overlap neither. H is at most the rows of the register tile.
-    unsafe fn multiply<const H: usize>(
+    /// `a` is valid for reading 32 · `blocks` steps of H rows, `b` for as many of NR columns, `c` for reading and writing H
+    /// rows of NR floats, `ldc` apart, and `even` for H · NR floats that overlap neither. H is at most the rows of the
+    /// register tile.
+    unsafe fn multiply<const H: usize, const L: usize>(
         self,
         blocks: usize,
         a: *const f32,
@@ -60,7 +80,7 @@ macro_rules! multiply {
     ($simd:ty, $reg:literal, $bytes:literal, $clear:literal, b $b0:literal $b1:literal, a $a:literal, $rows:ident, [$($all:tt)*]) => {
         impl FlushingFma for $simd {
             #[inline(always)]
-            unsafe fn multiply<const H: usize>(
+            unsafe fn multiply<const H: usize, const L: usize>(
                 self,
                 blocks: usize,
                 a: *const f32,
@@ -83,7 +103,7 @@ macro_rules! multiply {
                     ($row:literal, $x:literal, $y:literal) => {
                         concat!(
                             ".if {h} > ", $row, "\n",
-                            "vbroadcastss ", $reg, $a, ", dword ptr [{a} + 4*", $row, "]\n",
+                            "vbroadcastss ", $reg, $a, ", dword ptr [{a} + 4*{row_of_a}*", $row, "]\n",
                             "vfmadd231ps ", $reg, $x, ", ", $reg, $a, ", ", $reg, $b0, "\n",
                             "vfmadd231ps ", $reg, $y, ", ", $reg, $a, ", ", $reg, $b1, "\n",
                             ".endif\n"
@@ -115,8 +135,8 @@ macro_rules! multiply {
                         )
                     };
                 }
-                // The multiply-adds of every second step. B is asked for a block ahead: even steps of the next block now, its
-                // odd steps in the second pass.
+                // The multiply-adds of every second step. Packed panels of B are asked for a block ahead: even steps of the next
+                // block in the first pass, its odd steps in the second.
                 macro_rules! chain {
                     () => {
                         concat!(
@@ -124,13 +144,15 @@ macro_rules! multiply {
                             "3:\n",
                             "vmovups ", $reg, $b0, ", [{b}]\n",
                             "vmovups ", $reg, $b1, ", [{b} + ", $bytes, "]\n",
+                            ".if {layout} == 0\n",
                             "prefetcht0 [{b} + 2*", $bytes, "*{block}]\n",
                             ".if ", $bytes, " == 64\n",
                             "prefetcht0 [{b} + 2*", $bytes, "*{block} + 64]\n",
                             ".endif\n",
+                            ".endif\n",
                             $rows!(multiply_add),
-                            "add {a}, 8*{h}\n",
-                            "add {b}, 4*", $bytes, "\n",
+                            "add {a}, 8*{step_of_a}\n",
+                            "add {b}, 8*{step_of_b}\n",
                             "dec {n:e}\n",
                             "jnz 3b\n"
                         )
@@ -154,17 +176,21 @@ macro_rules! multiply {
                         $rows!(save),
                         $rows!(clear),
                         // Back to the first odd step.
-                        "sub {a}, 4*{block}*{h} - 4*{h}",
-                        concat!("sub {b}, 2*", $bytes, "*{block} - 2*", $bytes),
+                        "sub {a}, 4*{block}*{step_of_a} - 4*{step_of_a}",
+                        "sub {b}, 4*{block}*{step_of_b} - 4*{step_of_b}",
                         chain!(),
-                        "sub {a}, 4*{h}",
-                        concat!("sub {b}, 2*", $bytes),
+                        "sub {a}, 4*{step_of_a}",
+                        "sub {b}, 4*{step_of_b}",
                         "mov {row}, {c}",
                         $rows!(add_to_c),
                         "dec {blocks}",
                         "jnz 2b",
                         "ldmxcsr [{modes} + 4]",
                         h = const H,
+                        layout = const L,
+                        row_of_a = const strides_of_a(L, H)[0],
+                        step_of_a = const strides_of_a(L, H)[1],
+                        step_of_b = const if L == PACKED { RegisterTile::of::<$simd>().columns(<$simd>::LANES) } else { STRIDE },
                         block = const BLOCK,
                         a = inout(reg) a => _,
                         b = inout(reg) b => _,

@@ -35,7 +35,7 @@ mod tests;
 pub use amx::Amx;
 pub(crate) use emulated::Emulated;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use fma::FlushingFma;
+pub(crate) use fma::{COLUMNS, FlushingFma, PACKED, ROWS, STRIDE};
 
 use crate::simd::{Isa, IsaKind};
 use std::fmt;

@@ -114,7 +114,7 @@ impl Problem {
                     // SAFETY: the operands have H rows and NR columns of BLOCKS blocks; the tile is within C.
                     unsafe {
                         let (c, even) = (c.as_mut_ptr().add(at), even.as_mut_ptr());
-                        simd.multiply::<H>(BLOCKS, a.as_ptr(), b.as_ptr(), c, SIDE, even);
+                        simd.multiply::<H, { super::PACKED }>(BLOCKS, a.as_ptr(), b.as_ptr(), c, SIDE, even);
                     }
                 });
                 even.assert_intact(&"sums of even k");

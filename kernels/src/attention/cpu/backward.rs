@@ -17,11 +17,13 @@
 //! The order of all sums depends on the shape only; a task computes all of them, so threads share nothing.
 
 use super::mask::{PanelMask, Store};
+use super::multiply::{Multiplier, MultiplierUser, round};
 use super::pack::{CHUNK, KEYS, Rows, at, chunk_widths, chunks, unpack_row};
 use super::prefetch::PrefetchQueue;
 use super::product::{Begin, Product};
 use super::scores::{QUERIES, ScoreGradients};
 use super::{Head, Output, scratch_of, split};
+use crate::dropout::Dropout;
 use crate::simd::{Element, Kernel, MAX_LANES, Simd, reduce_sixteen};
 
 /// Elements of each of K, V, dK and dV that a task holds at once: 128 KiB.
@@ -77,10 +79,9 @@ struct Queries<'a> {
     delta: [f32; QUERIES],
 }
 
-impl<X: Element> Kernel for Backward<'_, X> {
-    type Output = ();
+impl<X: Element> MultiplierUser for Backward<'_, X> {
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd, M: Multiplier>(mut self, simd: S, multiplier: M) {
         let head = self.head;
         let d = head.size;
         let resident = resident_keys(d);
@@ -90,14 +91,15 @@ impl<X: Element> Kernel for Backward<'_, X> {
         let mut queries = Queries { q, dout, q_transposed, dout_transposed, dq, shift, delta };
         for start in (0..head.keys).step_by(resident) {
             let n = resident.min(head.keys - start);
-            self.k.skip(start).pack(simd, n, d, resident, k);
-            self.v.skip(start).pack(simd, n, d, resident, v);
+            self.k.skip(start).pack(simd, n, d, resident, M::BLOCK, k);
+            self.v.skip(start).pack(simd, n, d, resident, M::BLOCK, v);
             for row in (0..head.length).step_by(QUERIES) {
                 let rows = QUERIES.min(head.length - row);
-                self.load(simd, row, rows, &mut queries);
+                self.load::<S, M>(simd, row, rows, &mut queries);
                 for tile in (0..n).step_by(KEYS) {
                     let of_tile = at(0, resident, tile)..;
                     simd.vectorize(Panel {
+                        multiplier,
                         d,
                         keys: KEYS.min(n - tile),
                         queries: rows,
@@ -120,9 +122,11 @@ impl<X: Element> Kernel for Backward<'_, X> {
                 }
                 self.write_dq(simd, row, rows, start, start + n == head.keys, queries.dq);
             }
+            // On tiles P is not scaled.
+            let scale = head.dropout.filter(|_| M::ROUNDS).map_or(1.0, Dropout::scale);
             for i in 0..n {
                 unpack_row(simd, dk, resident, i, head.scale, self.dk.row(start + i, d));
-                unpack_row(simd, dv, resident, i, 1.0, self.dv.row(start + i, d));
+                unpack_row(simd, dv, resident, i, scale, self.dv.row(start + i, d));
             }
         }
         // Tokens that are not keys do not affect other outputs: their dk and dv are 0.
@@ -136,10 +140,10 @@ impl<X: Element> Kernel for Backward<'_, X> {
 impl<X: Element> Backward<'_, X> {
     /// Packs and transposes the queries from `row` on and their gradients; computes δ and loads lse.
     #[inline(always)]
-    fn load<S: Simd>(&self, simd: S, row: usize, rows: usize, queries: &mut Queries<'_>) {
+    fn load<S: Simd, M: Multiplier>(&self, simd: S, row: usize, rows: usize, queries: &mut Queries<'_>) {
         let d = self.head.size;
-        self.q.skip(row).pack(simd, rows, d, QUERIES, queries.q);
-        self.dout.skip(row).pack(simd, rows, d, QUERIES, queries.dout);
+        self.q.skip(row).pack(simd, rows, d, QUERIES, M::BLOCK, queries.q);
+        self.dout.skip(row).pack(simd, rows, d, QUERIES, M::BLOCK, queries.dout);
         // Transposed from the packed rows: those of the batch compete for the same lines of L1.
         for (c, width) in chunk_widths(d) {
             let (from, to) = (at(c, QUERIES, 0), c * CHUNK * QUERIES);
@@ -147,7 +151,7 @@ impl<X: Element> Backward<'_, X> {
                 [(&*queries.q, &mut *queries.q_transposed), (&*queries.dout, &mut *queries.dout_transposed)]
             {
                 let packed = Rows { values: packed, start: from, ld: CHUNK };
-                packed.pack_transposed(simd, rows, (0, width), &mut transposed[to..]);
+                packed.pack_transposed(simd, rows, (0, width), M::BLOCK, &mut transposed[to..]);
             }
         }
         queries.shift.fill(-1000.0);
@@ -201,7 +205,8 @@ impl<X: Element> Backward<'_, X> {
 
 /// A panel of queries against a tile of keys. Not generic over storage, so that it is compiled once per instruction
 /// set.
-struct Panel<'a, 'b> {
+struct Panel<'a, 'b, M> {
+    multiplier: M,
     d: usize,
     keys: usize,
     queries: usize,
@@ -226,57 +231,60 @@ struct Panel<'a, 'b> {
     prefetches: &'a mut PrefetchQueue,
 }
 
-impl Kernel for Panel<'_, '_> {
+impl<M: Multiplier> Kernel for Panel<'_, '_, M> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { d, keys, queries, capacity, panel, prefetches, .. } = self;
-        let [p, ds, m] = [self.p, self.ds, self.m].map(|tile| &mut tile[..keys * CHUNK]);
+        let Self { multiplier, d, keys, queries, capacity, panel, prefetches, .. } = self;
+        let (p, ds, tile) = (self.p, self.ds, ..keys * CHUNK);
         for (c, width) in chunk_widths(d) {
             let begin = if c == 0 { Begin::Zero } else { Begin::Old };
             for (a, b, tile) in [(self.k, &panel.q_transposed, &mut *p), (self.v, &panel.dout_transposed, &mut *ds)] {
                 let (a, b) = (&a[at(c, capacity, 0)..], &b[c * CHUNK * QUERIES..]);
                 let prefetches = &mut *prefetches;
-                simd.vectorize(Product::<false> {
-                    rows: keys,
-                    columns: queries,
-                    terms: width,
-                    a,
-                    b,
-                    begin,
-                    c: tile,
-                    prefetches,
-                });
+                multiplier.multiply(
+                    simd,
+                    Product::<false> { rows: keys, columns: queries, terms: width, a, b, begin, c: tile, prefetches },
+                );
             }
         }
         if let Some(mask) = &self.mask {
-            mask.apply(simd, (keys, queries), self.start, &mut Store(m));
+            mask.apply(simd, (keys, queries), self.start, mask.dropout.scale(), &mut Store(&mut self.m[tile]));
         }
-        let mask = if self.mask.is_some() { &*m } else { &[] };
+        let mask = if self.mask.is_some() { &self.m[tile] } else { &[] };
+        let (probabilities, gradients) = (&mut p[tile], &mut ds[tile]);
         simd.vectorize(Gradients {
-            scores: ScoreGradients { probabilities: &mut *p, gradients: &mut *ds, mask, delta: &panel.delta },
+            scores: ScoreGradients { probabilities, gradients, mask, scales: !M::ROUNDS, delta: &panel.delta },
             queries,
             scale: self.scale,
             shift: &panel.shift,
         });
+        if M::ROUNDS {
+            round(simd, p, keys, queries);
+            round(simd, ds, keys, queries);
+        }
 
         let begin = if self.first_queries { Begin::Zero } else { Begin::Old };
         for (c, columns) in chunk_widths(d) {
             for (a, b, sums) in [(&*p, &panel.dout, &mut *self.dv), (&*ds, &panel.q, &mut *self.dk)] {
                 let (b, c) = (&b[at(c, QUERIES, 0)..], &mut sums[at(c, capacity, 0)..]);
                 let prefetches = &mut *prefetches;
-                simd.vectorize(Product::<false> { rows: keys, columns, terms: queries, a, b, begin, c, prefetches });
+                let product = Product::<false> { rows: keys, columns, terms: queries, a, b, begin, c, prefetches };
+                multiplier.multiply(simd, product);
             }
-            simd.vectorize(Product::<true> {
-                rows: queries,
-                columns,
-                terms: keys,
-                a: &*ds,
-                b: &self.k[at(c, capacity, 0)..],
-                begin: if self.first_keys { Begin::Zero } else { Begin::Old },
-                c: &mut panel.dq[at(c, QUERIES, 0)..],
-                prefetches: &mut *prefetches,
-            });
+            multiplier.multiply(
+                simd,
+                Product::<true> {
+                    rows: queries,
+                    columns,
+                    terms: keys,
+                    a: &*ds,
+                    b: &self.k[at(c, capacity, 0)..],
+                    begin: if self.first_keys { Begin::Zero } else { Begin::Old },
+                    c: &mut panel.dq[at(c, QUERIES, 0)..],
+                    prefetches: &mut *prefetches,
+                },
+            );
         }
     }
 }

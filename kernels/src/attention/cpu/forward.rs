@@ -13,11 +13,13 @@
 
 use super::exponential::{exp, ln};
 use super::mask::{Multiply, PanelMask};
+use super::multiply::{Multiplier, MultiplierUser, round};
 use super::pack::{CHUNK, KEYS, Rows, at, chunk_widths, chunks, unpack_row};
 use super::prefetch::PrefetchQueue;
 use super::product::{Begin, Product};
 use super::scores::{QUERIES, exponentials, maxima};
 use super::{Head, Output, scratch_of, split};
+use crate::dropout::Dropout;
 use crate::simd::{Element, Kernel, Simd};
 
 /// Queries of a task: enough to amortize packing the keys, few enough to divide a long sequence among threads.
@@ -58,10 +60,9 @@ struct Running {
     total: [f32; QUERIES],
 }
 
-impl<X: Element> Kernel for Forward<'_, X> {
-    type Output = ();
+impl<X: Element> MultiplierUser for Forward<'_, X> {
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd, M: Multiplier>(self, simd: S, multiplier: M) {
         let Self { head, first, queries, q, k, v, mut out, mut lse, mut prefetches, scratch } = self;
         let d = head.size;
         let columns = chunks(d) * CHUNK;
@@ -69,19 +70,20 @@ impl<X: Element> Kernel for Forward<'_, X> {
         let mut running = [Running { max: [f32::NEG_INFINITY; QUERIES], total: [0.0; QUERIES] }; BLOCK / QUERIES];
         for start in (0..head.keys).step_by(KEYS) {
             let n = KEYS.min(head.keys - start);
-            k.skip(start).pack(simd, n, d, KEYS, keys);
-            v.skip(start).pack(simd, n, d, KEYS, values);
+            k.skip(start).pack(simd, n, d, KEYS, M::BLOCK, keys);
+            v.skip(start).pack(simd, n, d, KEYS, M::BLOCK, values);
             for (row, running) in (0..queries).step_by(QUERIES).zip(&mut running) {
                 let (panel, rows) = (row * columns..(row + QUERIES) * columns, QUERIES.min(queries - row));
                 let transposed = &mut transposed[panel.clone()];
                 if start == 0 {
                     for (c, width) in chunk_widths(d) {
                         let to = &mut transposed[c * CHUNK * QUERIES..];
-                        q.skip(row).pack_transposed(simd, rows, (c * CHUNK, width), to);
+                        q.skip(row).pack_transposed(simd, rows, (c * CHUNK, width), M::BLOCK, to);
                     }
                 }
                 let outputs = &mut outputs[panel];
                 simd.vectorize(Panel {
+                    multiplier,
                     d,
                     keys: n,
                     queries: rows,
@@ -98,25 +100,26 @@ impl<X: Element> Kernel for Forward<'_, X> {
                 });
                 // Stored before the next panel, so that the stores overlap its products.
                 if start + n == head.keys {
-                    finish(simd, d, (first + row, rows), outputs, running, (&mut out, &mut lse));
+                    let scale = head.dropout.filter(|_| M::ROUNDS).map_or(1.0, Dropout::scale);
+                    finish(simd, (d, scale), (first + row, rows), outputs, running, (&mut out, &mut lse));
                 }
             }
         }
     }
 }
 
-/// Writes out and lse of a panel.
+/// Writes out, times `scale`, and lse of a panel.
 #[inline(always)]
 fn finish<S: Simd, X: Element>(
     simd: S,
-    d: usize,
+    (d, scale): (usize, f32),
     (first, rows): (usize, usize),
     outputs: &[f32],
     Running { max, total }: &Running,
     (out, lse): (&mut Output<'_, X>, &mut Output<'_, f32>),
 ) {
     for (i, total) in total[..rows].iter().enumerate() {
-        unpack_row(simd, outputs, QUERIES, i, 1.0 / total, out.row(first + i, d));
+        unpack_row(simd, outputs, QUERIES, i, scale / total, out.row(first + i, d));
     }
     let mut logs = [0.0; QUERIES];
     for x in (0..rows).step_by(S::LANES) {
@@ -130,7 +133,8 @@ fn finish<S: Simd, X: Element>(
 
 /// A panel of queries against a tile of keys. Not generic over storage, so that it is compiled once per instruction
 /// set.
-struct Panel<'a> {
+struct Panel<'a, M> {
+    multiplier: M,
     d: usize,
     keys: usize,
     queries: usize,
@@ -147,24 +151,28 @@ struct Panel<'a> {
     prefetches: &'a mut PrefetchQueue,
 }
 
-impl Kernel for Panel<'_> {
+impl<M: Multiplier> Kernel for Panel<'_, M> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { d, keys, queries, scale, running, prefetches, .. } = self;
-        let tile = &mut self.tile[..keys * CHUNK];
+        let Self { multiplier, d, keys, queries, scale, running, prefetches, .. } = self;
+        let (whole, rows) = (self.tile, keys * CHUNK);
         for (c, width) in chunk_widths(d) {
-            simd.vectorize(Product::<false> {
-                rows: keys,
-                columns: queries,
-                terms: width,
-                a: &self.k[at(c, KEYS, 0)..],
-                b: &self.transposed[c * CHUNK * QUERIES..],
-                begin: if c == 0 { Begin::Zero } else { Begin::Old },
-                c: &mut *tile,
-                prefetches: &mut *prefetches,
-            });
+            multiplier.multiply(
+                simd,
+                Product::<false> {
+                    rows: keys,
+                    columns: queries,
+                    terms: width,
+                    a: &self.k[at(c, KEYS, 0)..],
+                    b: &self.transposed[c * CHUNK * QUERIES..],
+                    begin: if c == 0 { Begin::Zero } else { Begin::Old },
+                    c: &mut *whole,
+                    prefetches: &mut *prefetches,
+                },
+            );
         }
+        let tile = &mut whole[..rows];
         let mut factors = [0.0; QUERIES];
         simd.vectorize(Softmax {
             tile: &mut *tile,
@@ -175,19 +183,27 @@ impl Kernel for Panel<'_> {
             factors: &mut factors,
         });
         if let Some(mask) = &self.mask {
-            mask.apply(simd, (keys, queries), self.start, &mut Multiply(tile));
+            // On tiles P stays exact in bf16 where it is 1: the outputs are scaled.
+            let kept = if M::ROUNDS { 1.0 } else { mask.dropout.scale() };
+            mask.apply(simd, (keys, queries), self.start, kept, &mut Multiply(tile));
+        }
+        if M::ROUNDS {
+            round(simd, whole, keys, queries);
         }
         for (c, width) in chunk_widths(d) {
-            simd.vectorize(Product::<true> {
-                rows: queries,
-                columns: width,
-                terms: keys,
-                a: &*tile,
-                b: &self.v[at(c, KEYS, 0)..],
-                begin: if self.start == 0 { Begin::Zero } else { Begin::Scaled(&factors) },
-                c: &mut self.outputs[at(c, QUERIES, 0)..],
-                prefetches: &mut *prefetches,
-            });
+            multiplier.multiply(
+                simd,
+                Product::<true> {
+                    rows: queries,
+                    columns: width,
+                    terms: keys,
+                    a: &*whole,
+                    b: &self.v[at(c, KEYS, 0)..],
+                    begin: if self.start == 0 { Begin::Zero } else { Begin::Scaled(&factors) },
+                    c: &mut self.outputs[at(c, QUERIES, 0)..],
+                    prefetches: &mut *prefetches,
+                },
+            );
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct PanelMask {
 
 /// Operation on a tile with its multipliers.
 pub(super) trait MaskTile<S: Simd> {
-    /// Applies the multipliers (0 or the scale) of the vector of queries at index `at` of a tile.
+    /// Applies the multipliers of the vector of queries at index `at` of a tile: 0, or that of what is kept.
     fn put(&mut self, simd: S, at: usize, multipliers: S::F32);
 }
 
@@ -49,16 +49,18 @@ impl<S: Simd> MaskTile<S> for Store<'_> {
 }
 
 impl PanelMask {
-    /// Applies the multipliers of `queries` queries and of the `keys` keys from `first` on, a multiple of 64, to `tile`.
+    /// Applies the multipliers of `queries` queries and of the `keys` keys from `first` on, a multiple of 64, to `tile`: 0, or
+    /// `kept`.
     #[inline(always)]
     pub(super) fn apply<S: Simd>(
         &self,
         simd: S,
         (keys, queries): (usize, usize),
         first: usize,
+        kept: f32,
         tile: &mut impl MaskTile<S>,
     ) {
-        let (zero, scale) = (simd.zero(), simd.splat(self.dropout.scale()));
+        let (zero, scale) = (simd.zero(), simd.splat(kept));
         let threshold = self.dropout.threshold();
         let bytes: [_; 4] = from_fn(|byte| Bytes::same(simd, byte, threshold));
         let [c1, c2, c3] = self.dropout.counter(self.row);

@@ -4,6 +4,7 @@ mod backward;
 mod exponential;
 mod forward;
 mod mask;
+mod multiply;
 mod pack;
 mod prefetch;
 mod product;
@@ -12,8 +13,9 @@ mod scores;
 use super::{Attention, Gradients, Ragged};
 use crate::dropout::Dropout;
 use crate::pool::{Cpu, Disjoint};
-use crate::simd::{Element, compiled_here};
+use crate::simd::compiled_here;
 use mask::PanelMask;
+use multiply::Storage;
 use pack::Rows;
 use prefetch::PrefetchQueue;
 use std::cell::RefCell;
@@ -164,7 +166,7 @@ compiled_here! {
     ) = backward_body;
 }
 
-fn forward_body<X: Element>(
+fn forward_body<X: Storage>(
     cpu: &Cpu,
     spec: &Attention,
     batch: Ragged<'_>,
@@ -176,7 +178,7 @@ fn forward_body<X: Element>(
     if batch.tokens() == 0 {
         return;
     }
-    let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
+    let (heads, d) = (spec.heads, spec.head_size);
     let sequences = batch.count();
     // Sequence b has the slots from first_slot(b) on: at least as many as blocks of queries, computed without a table.
     let first_slot = |b: usize| batch.cu_seqlens[b] as usize / forward::BLOCK + b;
@@ -202,7 +204,7 @@ fn forward_body<X: Element>(
             prefetches = prefetches.and_read(head.rows(q, ld).skip(first), queries, d);
         }
         with_scratch(forward::scratch_len(d), |scratch| {
-            isa.run(forward::Forward {
+            let task = forward::Forward {
                 head,
                 first,
                 queries,
@@ -213,7 +215,8 @@ fn forward_body<X: Element>(
                 lse: head.output(lse, heads, 1),
                 prefetches,
                 scratch,
-            });
+            };
+            X::run(cpu, task);
         });
     });
 }
@@ -259,7 +262,7 @@ pub(super) struct Saved<'a, X> {
     pub(super) dout: &'a [X],
 }
 
-fn backward_body<X: Element>(
+fn backward_body<X: Storage>(
     cpu: &Cpu,
     spec: &Attention,
     batch: Ragged<'_>,
@@ -270,7 +273,7 @@ fn backward_body<X: Element>(
     if batch.tokens() == 0 {
         return;
     }
-    let (heads, d, isa) = (spec.heads, spec.head_size, cpu.isa());
+    let (heads, d) = (spec.heads, spec.head_size);
     let (hidden, sums) = (heads * d, Disjoint::new(scratch));
     let tasks = batch.count() * heads;
     let far = PrefetchQueue::is_far::<X>(8 * batch.tokens() * hidden);
@@ -296,7 +299,7 @@ fn backward_body<X: Element>(
             }
         }
         with_scratch(backward::scratch_len(d), |scratch| {
-            isa.run(backward::Backward {
+            let task = backward::Backward {
                 head,
                 q: head.rows(q, ld),
                 k: head.rows(k, ld),
@@ -310,7 +313,8 @@ fn backward_body<X: Element>(
                 dq_sums: (head.keys > resident_keys(d)).then(|| head.output(sums, hidden, d)),
                 prefetches,
                 scratch,
-            });
+            };
+            X::run(cpu, task);
         });
     });
 }

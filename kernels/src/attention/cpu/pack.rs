@@ -70,15 +70,17 @@ impl<X: Element> Rows<'_, X> {
     }
 
     /// Packs the `width` columns from `column` on of up to CHUNK rows, transposed: `out[x * CHUNK + i]` is column x of
-    /// row i; rows of `out` are padded to whole vectors with zeros.
+    /// row i. Rows of `out` are padded to whole vectors with zeros, and rows of zeros follow up to a multiple of `block`.
     #[inline(always)]
     pub(super) fn pack_transposed<S: Simd>(
         self,
         simd: S,
         rows: usize,
         (column, width): (usize, usize),
+        block: usize,
         out: &mut [f32],
     ) {
+        out[width * CHUNK..width.next_multiple_of(block) * CHUNK].fill(0.0);
         for first in (0..rows).step_by(S::LANES) {
             for x in (0..width).step_by(S::LANES) {
                 let (lines, count) = (S::LANES.min(rows - first), S::LANES.min(width - x));
@@ -113,11 +115,18 @@ impl<X: Element> Rows<'_, X> {
         }
     }
 
-    /// Packs all `d` columns of `rows` rows.
+    /// Packs all `d` columns of `rows` rows. Rows and columns of a chunk are padded with zeros to multiples of `block`.
     #[inline(always)]
-    pub(super) fn pack<S: Simd>(self, simd: S, rows: usize, d: usize, capacity: usize, out: &mut [f32]) {
+    pub(super) fn pack<S: Simd>(self, simd: S, rows: usize, d: usize, capacity: usize, block: usize, out: &mut [f32]) {
         for (c, width) in chunk_widths(d) {
-            self.pack_chunk(simd, rows, c * CHUNK, width, &mut out[at(c, capacity, 0)..at(c, capacity, rows)]);
+            let out = &mut out[at(c, capacity, 0)..at(c, capacity, rows.next_multiple_of(block))];
+            let (packed, padding) = out.split_at_mut(rows * CHUNK);
+            self.pack_chunk(simd, rows, c * CHUNK, width, packed);
+            padding.fill(0.0);
+            let padded = width.next_multiple_of(block);
+            if padded > width {
+                packed.chunks_exact_mut(CHUNK).for_each(|row| row[width..padded].fill(0.0));
+            }
         }
     }
 }

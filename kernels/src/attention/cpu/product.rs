@@ -31,7 +31,7 @@ pub(super) enum Begin<'a> {
     Scaled(&'a [f32]),
 }
 
-/// Computes C = `begin` + A · B. Element (i, p) of A is `a[p * CHUNK + i]` if `TRANSPOSED`, else `a[i * CHUNK + p]`.
+/// C = `begin` + A · B. Element (i, p) of A is `a[p * CHUNK + i]` if `TRANSPOSED`, else `a[i * CHUNK + p]`.
 pub(super) struct Product<'a, const TRANSPOSED: bool> {
     /// Rows and columns of C; columns are rounded up to whole vectors.
     pub(super) rows: usize,
@@ -52,6 +52,7 @@ const fn tile_of<S: Simd>() -> RegisterTile {
     if S::EMULATED { RegisterTile::new(1, tile.vectors) } else { tile }
 }
 
+/// Computes the product in f32, each sum one chain.
 impl<const TRANSPOSED: bool> Kernel for Product<'_, TRANSPOSED> {
     type Output = ();
     #[inline(always)]

@@ -58,12 +58,14 @@ pub(super) fn exponentials<S: Simd>(
 
 /// Operands of the gradient of a tile's scores.
 pub(super) struct ScoreGradients<'a> {
-    /// Scores before, P ∘ M after.
+    /// Scores before, P ∘ M after; without the scale of M unless `scales`.
     pub(super) probabilities: &'a mut [f32],
     /// dP before, dS after.
     pub(super) gradients: &'a mut [f32],
     /// M; empty without dropout.
     pub(super) mask: &'a [f32],
+    /// True if P that is kept is scaled, false if what it is multiplied with will be.
+    pub(super) scales: bool,
     /// δ of each query.
     pub(super) delta: &'a [f32; QUERIES],
 }
@@ -73,7 +75,7 @@ impl ScoreGradients<'_> {
     /// vectors of `queries` queries.
     #[inline(always)]
     pub(super) fn compute<S: Simd>(self, simd: S, queries: usize, scale: f32, shift: &[f32; QUERIES]) {
-        let Self { probabilities, gradients, mask, delta } = self;
+        let Self { probabilities, gradients, mask, scales, delta } = self;
         let scale = simd.splat(scale);
         for x in (0..queries).step_by(S::LANES) {
             let (shift, delta) = (simd.load(&shift[x..]), simd.load(&delta[x..]));
@@ -85,7 +87,9 @@ impl ScoreGradients<'_> {
                     (p, simd.sub(dp, delta))
                 } else {
                     let m = simd.load(&mask[i * CHUNK + x..]);
-                    (simd.mul(p, m), simd.sub(simd.mul(dp, m), delta))
+                    let kept =
+                        if scales { simd.mul(p, m) } else { simd.select(simd.lt(simd.zero(), m), p, simd.zero()) };
+                    (kept, simd.sub(simd.mul(dp, m), delta))
                 };
                 simd.store(&mut p_row[x..], kept);
                 simd.store(&mut gradient[x..], simd.mul(p, difference));

@@ -14,7 +14,7 @@ use crate::gemm::precision::Precision;
 use crate::pool::Cpu;
 use crate::register_tile::{RegisterTile, for_height};
 use crate::simd::{Kernel, Simd};
-use crate::tiles::{BLOCK, FlushingFma};
+use crate::tiles::{BLOCK, FlushingFma, PACKED};
 use std::ops::Range;
 
 /// Multiply-adds that flush denormals, in the order of tiles.
@@ -80,7 +80,7 @@ impl<S: FlushingFma> Microkernel for FmaTile<S> {
                     let a = a.a.as_ptr().add(of_a * a.part_stride + start * height);
                     let b = b.b.as_ptr().add(of_b * b.part_stride + start * Self::NR);
                     for_height!(Self::SIZE, height, |H, _NV| {
-                        simd.multiply::<H>(blocks, a, b, to.c, to.ldc, to.partial)
+                        simd.multiply::<H, PACKED>(blocks, a, b, to.c, to.ldc, to.partial)
                     });
                 }
             }
