@@ -12,7 +12,7 @@
 
 use std::path::Path;
 
-use engine::{Device, Workspace, profile::Profile};
+use engine::{Device, Precision, Workspace, profile::Profile};
 
 use crate::checkpoint::ModelFolder;
 use crate::config::Heads;
@@ -72,12 +72,12 @@ impl Embedder {
         self.loaded.workspace.profile()
     }
 
-    /// Turns int8 products in encoder layers on or off for later calls.
+    /// Sets the precision of later calls.
     ///
     /// # Errors
-    /// The device is a GPU.
-    pub fn set_int8(&mut self, int8: bool) -> Result<(), InferenceError> {
-        Ok(self.loaded.workspace.set_int8(int8)?)
+    /// A weight exceeds the range of bf16, or the device does not have the precision.
+    pub fn set_precision(&mut self, precision: Precision) -> Result<(), InferenceError> {
+        Ok(self.loaded.set_precision(precision)?)
     }
 
     /// Embeds `texts`. `normalize` scales each vector to length 1 (a zero vector is left as it is).
@@ -144,7 +144,7 @@ impl Embedder {
         self.loaded.infer(|model, tape| {
             let tokens = Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &offsets };
             let inputs = Inputs::new(tape, tokens)?;
-            let x = model.encode(tape, &inputs, &ForwardOptions::EVALUATION)?; // [T, H]
+            let x = model.encode(tape, &inputs, &ForwardOptions::evaluation(tape))?; // [T, H]
             let width = model.config().hidden_size;
             if pooling == Pooling::Pooler {
                 let pooler = model.pooler().expect("the model was loaded with its pooler");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::{Device, Workspace, profile::Profile};
+use engine::{Device, Precision, Workspace, profile::Profile};
 
 use crate::checkpoint::ModelFolder;
 use crate::config::Heads;
@@ -46,6 +46,14 @@ impl MaskFiller {
         self.loaded.workspace.profile()
     }
 
+    /// Sets the precision of later calls.
+    ///
+    /// # Errors
+    /// A weight exceeds the range of bf16, or the device does not have the precision.
+    pub fn set_precision(&mut self, precision: Precision) -> Result<(), InferenceError> {
+        Ok(self.loaded.set_precision(precision)?)
+    }
+
     /// The `top` most probable pieces for every `[MASK]` of `text`, best first.
     ///
     /// # Errors
@@ -72,7 +80,7 @@ impl MaskFiller {
         let text = Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &cu_seqlens };
         let logits = self.loaded.infer(|model, tape| {
             let head = model.mlm().expect("the model was loaded with this head");
-            let x = model.encode(tape, &Inputs::new(tape, text)?, &ForwardOptions::EVALUATION)?; // [T, H]
+            let x = model.encode(tape, &Inputs::new(tape, text)?, &ForwardOptions::evaluation(tape))?; // [T, H]
             let at = tape.input([masked.len()], &masked)?;
             head.logits(tape, &x, &at)?.value().to_vec() // [M, V]
         })?;

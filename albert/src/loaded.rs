@@ -1,7 +1,8 @@
 //! A model in memory, ready to run: the base of [`crate::embed`], [`crate::fill_mask`], [`crate::forward`], predictions of
 //! [`crate::finetune`] and training.
 
-use engine::{EngineError, ParamStore, Tape, Workspace};
+use engine::{EngineError, ParamStore, Precision, Tape, Workspace};
+use half::bf16;
 
 use crate::checkpoint::{CheckpointError, LoadReport, ModelFolder};
 use crate::config::Heads;
@@ -49,6 +50,22 @@ impl LoadedModel {
     pub fn new(files: &ModelFolder, heads: Heads, workspace: Workspace) -> Result<(Self, LoadReport), CheckpointError> {
         let (model, params, report) = files.model(heads, &[], workspace.device().processor(), 0)?;
         Ok((Self { model, params, workspace }, report))
+    }
+
+    /// Sets the precision of later steps.
+    ///
+    /// # Errors
+    /// A weight exceeds the range of bf16, or the device does not have the precision.
+    pub fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
+        let is_beyond = |x: &&f32| x.is_finite() && !bf16::from_f32(**x).is_finite();
+        for id in self.params.ids().filter(|_| precision == Precision::Bf16) {
+            if let Some(x) = self.params.values(id).iter().find(is_beyond) {
+                let name = self.params.name(id);
+                let problem = format!("{name} holds {x:e}, and bf16 represents at most 3.39e38; choose f32");
+                return Err(EngineError::Setting { setting: "precision", value: precision.to_string(), problem });
+            }
+        }
+        self.workspace.set_precision(precision)
     }
 
     /// Runs `compute` in a step without gradients, the worker threads awake.

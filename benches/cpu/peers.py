@@ -297,7 +297,7 @@ def errors(albert, size, names, lengths, weights, folder):
         for row, length in zip(ids.tolist(), lengths):
             file.write(json.dumps({"input_ids": row[:length]}) + "\n")
     for dtype in ("int8", "f32"):
-        command = [albert, "forward", "--model", source, "--ids", lines, "--output", out, "--dtype", dtype]
+        command = [albert, "forward", "--model", source, "--ids", lines, "--output", out, "--precision", dtype]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         got[f"albert {dtype}"] = of_text(last_hidden(out))
     for name in names:
@@ -356,7 +356,7 @@ def ours(options, size, lengths, parts, threads):
         lengths = [longest] * max(1, round(sum(lengths) / longest))
     dtype = "f32" if "f32" in parts else options.dtype
     command = ["step", "--config", size, "--lengths", ",".join(map(str, lengths)), "--mode", options.mode]
-    command += ["--threads", str(threads), "--dtype", dtype, *(["--dropout", "0.1"] if "dropout" in parts else [])]
+    command += ["--threads", str(threads), "--precision", dtype, *(["--dropout", "0.1"] if "dropout" in parts else [])]
     process = turns.albert(options.albert, command)
     process.name = "+".join(parts)
     return process

@@ -202,7 +202,7 @@ parity() {
     [ "${run%-*}" = cpu ] || where=$device
     # shellcheck disable=SC2086 # one word a setting
     ALBERT_THREADS=$threads pretrain "$run" "$where" $(($(room) * 2 / 3)) run.log_interval=1 \
-      compute.activations="${run#*-}" $settings &
+      compute.precision="${run#*-}" $settings &
     runs[$run]=$!
   done
   for run in gpu-bf16 cpu-bf16 cpu-f32; do
@@ -233,7 +233,7 @@ throughput() {
   for graphs in off on; do
     run=speed-$1-$2-$graphs
     # shellcheck disable=SC2086 # one word a setting
-    ALBERT_GRAPHS=$graphs pretrain "$run" "$device" 60 run.log_interval=1 compute.activations=bf16 $settings
+    ALBERT_GRAPHS=$graphs pretrain "$run" "$device" 60 run.log_interval=1 compute.precision=bf16 $settings
     status=$?
     cat "$work/$run.log" >>"$log"
     if [ $status -ne 0 ]; then
@@ -249,7 +249,7 @@ profile() {
   local started=$SECONDS settings status
   settings="$(lengths "$1" "$2") schedule.steps=$3 schedule.warmup_steps=1"
   # shellcheck disable=SC2086 # one word a setting
-  pretrain profile "$device" 60 compute.activations=bf16 $settings --profile
+  pretrain profile "$device" 60 compute.precision=bf16 $settings --profile
   status=$?
   { echo "profile of $3 steps, base $2x$1:" && cat "$work/profile.log"; } >>"$out/training.txt"
   if [ $status -eq 0 ]; then

@@ -48,6 +48,7 @@ pub mod nn;
 pub mod ops;
 pub mod optim;
 pub mod param;
+mod precision;
 pub mod profile;
 mod shape;
 pub mod tape;
@@ -57,8 +58,10 @@ pub use communicator::{Communicator, GpuRanks, GradientPath, LaneSums, Lanes, St
 pub use device::Device;
 pub use dtype::{DType, Float, Scalar};
 pub use error::{EngineError, Result};
+pub use kernels::tiles::{TileKind, Tiles};
 pub use kernels::{Cpu, CpuError, Element, Isa, IsaKind, OPERATIONS, bits, num::philox, operation::Cost, roofline};
 pub use param::{Gradients, Init, ParamBuilder, ParamId, ParamScope, ParamStore};
+pub use precision::Precision;
 pub use shape::{MAX_RANK, Shape};
 pub use tape::{BackwardContext, LeafGradients, Op, Tape, Var, WeightGradients, Workspace};
 pub use tensor::Tensor;

@@ -87,7 +87,7 @@ fn a_warm_step_asks_for_nothing_large_and_the_plan_is_what_a_run_takes() {
     for (i, variant) in [
         &[][..],
         &["compute.checkpointing=layer", "model.num_hidden_layers=6"],
-        &["compute.activations=bf16"],
+        &["compute.precision=bf16"],
         &["model.sharing=none", "optimizer.kind=adamw"],
         &["data.batch.sequences_per_step=200"],
     ]

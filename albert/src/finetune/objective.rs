@@ -26,8 +26,8 @@ use crate::config::Family;
 use crate::loaded::LoadedModel;
 use crate::report::ReportError;
 use crate::train::{
-    About, ActivationType, BatchShape, Evaluated, EvaluationRecord, Objective, Pass, Position, ProgressOf, RecordOf,
-    Replan, RunObjective, StepReport, TrainSettings, Trainer, Window, Worker,
+    About, BatchShape, Evaluated, EvaluationRecord, Objective, Pass, Position, ProgressOf, RecordOf, Replan,
+    RunObjective, StepReport, TrainPrecision, TrainSettings, Trainer, Window, Worker,
 };
 
 /// Task and examples of a run.
@@ -147,9 +147,14 @@ impl Trainer<Finetuning> {
             return Err(FinetuneError::Data("the training set has no examples".into()));
         }
         let is_released_head = start.model.heads().task == Some(TaskHead::SquadV2);
-        if is_released_head && recipe.compute.activations != ActivationType::F32 {
+        if is_released_head
+            && !matches!(
+                recipe.compute.precision,
+                TrainPrecision::F32 | TrainPrecision::Bf16x3 | TrainPrecision::Bf16x6
+            )
+        {
             return Err(FinetuneError::Recipe(
-                "`compute.activations` must be \"f32\" with the released head of SQuAD 2.0; or give span.head=logits"
+                "`compute.precision` must be \"f32\", \"bf16x3\" or \"bf16x6\" with the released head of SQuAD 2.0; or give span.head=logits"
                     .into(),
             ));
         }

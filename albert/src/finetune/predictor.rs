@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::profile::Profile;
-use engine::{Communicator, Device, Workspace};
+use engine::{Communicator, DType, Device, Precision, Workspace};
 
 use super::batch::Budget;
 use super::feature::Feature;
@@ -102,6 +102,25 @@ impl Predictor {
     /// Kernel timings of all models together; empty until profiling is switched on.
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Sets the precision of later predictions.
+    ///
+    /// # Errors
+    /// A weight exceeds the range of bf16, the released head of SQuAD 2.0 is to run in bf16, or the device does not have the
+    /// precision.
+    pub fn set_precision(&mut self, precision: Precision) -> Result<(), FinetuneError> {
+        for member in &mut self.members {
+            if member.task.span.head == Some(SpanHead::Released) && precision.activations() != DType::F32 {
+                let problem =
+                    "the released head of SQuAD 2.0 needs f32 activations; choose f32, bf16x3, bf16x6 or int8";
+                return Err(FinetuneError::Data(problem.into()));
+            }
+            member.loaded.set_precision(precision)?;
+            member.scorer.options.dtype = precision.activations();
+            member.is_planned = false;
+        }
+        Ok(())
     }
 
     /// Sets the null score above which there is no answer.

@@ -313,11 +313,11 @@ fn options_may_differ_in_number() {
 fn sixteen_bits_learn_as_thirty_two_but_for_rounding() {
     let folder = pretrained();
     for problem in problems() {
-        let recipe = recipe(folder.path(), &["compute.activations=bf16"]);
+        let recipe = recipe(folder.path(), &["compute.precision=bf16"]);
         let made = trainer_of(&recipe, &problem, &made_up(&problem, 200, 1), device(1));
         if problem == (Problem::Span { may_be_impossible: true }) {
             let message = made.unwrap_err().to_string();
-            assert!(message.contains("`compute.activations` must be \"f32\""), "{message}");
+            assert!(message.contains("`compute.precision` must be \"f32\""), "{message}");
             continue;
         }
         let (mut half, mut whole) = (made.unwrap(), trainer(folder.path(), &problem, &[], device(1)));

@@ -24,7 +24,7 @@ mod gpu_tests;
 use std::path::{Path, PathBuf};
 
 use engine::ops::Sequences;
-use engine::{Device, EngineError, Gradients, Tape, Var, Workspace, ops, profile::Profile};
+use engine::{Device, EngineError, Gradients, Precision, Tape, Var, Workspace, ops, profile::Profile};
 
 use crate::checkpoint::{LoadReport, ModelFolder};
 use crate::config::{Heads, ProblemType};
@@ -119,12 +119,12 @@ impl Forward {
         self.loaded.workspace.profile()
     }
 
-    /// Sets whether encoder layers multiply in 8-bit integers from now on; gradients are always those in f32.
+    /// Sets the precision from now on; gradients of int8 are those in f32.
     ///
     /// # Errors
-    /// The device is a GPU.
-    pub fn set_int8(&mut self, int8: bool) -> Result<(), InferenceError> {
-        Ok(self.loaded.workspace.set_int8(int8)?)
+    /// A weight exceeds the range of bf16, or the device does not have the precision.
+    pub fn set_precision(&mut self, precision: Precision) -> Result<(), InferenceError> {
+        Ok(self.loaded.set_precision(precision)?)
     }
 
     /// Runs `example`; its gradients are added to those of the examples before.
@@ -263,7 +263,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         let (hidden, inner) = (model.config().hidden_size, model.config().inner_group_num);
         let last = model.config().blocks().len();
         let mut states = Vec::new();
-        let x = model.encode_with(tape, &self.inputs, &ForwardOptions::EVALUATION, |_, x| {
+        let x = model.encode_with(tape, &self.inputs, &ForwardOptions::evaluation(tape), |_, x| {
             states.push(x.clone());
             Ok(())
         })?;

@@ -64,6 +64,11 @@ pub struct ForwardOptions {
 impl ForwardOptions {
     /// Evaluation in f32.
     pub const EVALUATION: Self = Self { dtype: DType::F32, dropout: None, blocks: Blocks::Fused(Recompute::None) };
+
+    /// Evaluation in the precision of a step.
+    pub fn evaluation(tape: &Tape<'_>) -> Self {
+        Self { dtype: tape.activations(), ..Self::EVALUATION }
+    }
 }
 
 /// Key of the dropout masks of micro-batch `micro` of optimizer step `step`: another one for each, the same when the step

@@ -21,7 +21,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 fn twelve_steps_in_bf16_have_losses_that_rounding_explains() {
     let world = world();
     let losses = |device: Device, activations: &str| {
-        let recipe = recipe(&["schedule.steps=12", &format!("compute.activations={activations}")]);
+        let recipe = recipe(&["schedule.steps=12", &format!("compute.precision={activations}")]);
         let mut trainer = world.trainer(&recipe, device);
         (0..12).map(|_| trainer.train_step().unwrap().loss).collect::<Vec<_>>()
     };
@@ -57,7 +57,7 @@ fn a_checkpoint_moves_between_devices() {
 #[test]
 fn three_steps_started_as_graphs_have_the_same_bits() {
     let world = world();
-    let recipe = recipe(&["schedule.steps=3", "compute.activations=bf16"]);
+    let recipe = recipe(&["schedule.steps=3", "compute.precision=bf16"]);
     let run = |graphs: Graphs| {
         let device = gpu();
         device.gpu().unwrap().set_graphs(graphs);
@@ -89,7 +89,7 @@ fn a_plan_that_joins_weight_gradients_trains_as_well() {
             "model.num_hidden_layers=4",
             "data.batch.max_tokens=40",
             "data.batch.sequences_per_step=3",
-            &format!("compute.activations={activations}"),
+            &format!("compute.precision={activations}"),
         ]);
         let mut trainer = world.trainer(&recipe, device);
         let joins = trainer.workspace().fuses_weight_gradients("train");

@@ -57,7 +57,10 @@ pub fn sentence_accuracy(
     let (model, params) = initial_model(&recipe, &sources.dataset, device.processor())?;
     let Ok(mut held_out) = HeldOut::open(&recipe, sources)? else { return Ok(None) };
     let options = recipe.compute.options(&device, None);
-    let mut loaded = LoadedModel { workspace: Workspace::new(device), model, params };
+    let precision = recipe.compute.precision.on(&device);
+    let mut workspace = Workspace::new(device);
+    workspace.set_precision(precision)?;
+    let mut loaded = LoadedModel { workspace, model, params };
     plan_evaluation(&recipe, &mut loaded, &options)?;
     let alone = Communicator::default();
     let correct = held_out.tally(&mut loaded, &options, recipe.weights(), &alone)?.sentence_correct;

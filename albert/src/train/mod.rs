@@ -30,8 +30,8 @@ pub use progress::Progress;
 pub use records::{EvaluationRecord, Figures, Record, StepFigures, StepReport, TrainRecord};
 pub use run::{Outcome, StartMode};
 pub use settings::{
-    ActivationType, ComputeSettings, EvaluationSettings, OptimizerKind, OptimizerSettings, Replan, RunSettings,
-    ScheduleKind, ScheduleSettings, TrainSettings,
+    ComputeSettings, EvaluationSettings, OptimizerKind, OptimizerSettings, Replan, RunSettings, ScheduleKind,
+    ScheduleSettings, TrainPrecision, TrainSettings,
 };
 pub use trainer::Trainer;
 

@@ -1,10 +1,11 @@
 //! Settings that every objective shares: optimizer, schedule, computation, evaluation, reports and checkpoints.
 
 use std::ops::Range;
+use std::path::Path;
 
 use engine::optim::{AdamConfig, Decay, Optimizer, ParamOptions, Schedule};
 use engine::param::ParamInfo;
-use engine::{DType, Device, EngineError, ParamStore};
+use engine::{Device, EngineError, ParamStore, Precision};
 use serde::{Deserialize, Serialize};
 
 use super::overrides::SettingError;
@@ -206,22 +207,59 @@ impl ScheduleSettings {
     }
 }
 
-/// Storage type of activations.
+/// Precision of training. Sums, statistics, parameters and gradients are f32 for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ActivationType {
-    /// 32 bits.
+pub enum TrainPrecision {
+    /// Activations and products in f32.
     F32,
-    /// 16 bits; sums, statistics, parameters and gradients stay f32.
+    /// Activations and the operands of products in bf16.
     Bf16,
+    /// f32 activations; dense layers multiply two parts of bf16. CPUs only.
+    Bf16x3,
+    /// f32 activations; dense layers multiply three parts of bf16. CPUs only.
+    Bf16x6,
+    /// bf16 where the device multiplies it faster than f32, else f32.
+    Auto,
+}
+
+impl TrainPrecision {
+    /// The precision on `device`.
+    pub fn on(self, device: &Device) -> Precision {
+        match self {
+            Self::F32 => Precision::F32,
+            Self::Bf16 => Precision::Bf16,
+            Self::Bf16x3 => Precision::Bf16x3,
+            Self::Bf16x6 => Precision::Bf16x6,
+            Self::Auto if device.multiplies_bf16_faster() => Precision::Bf16,
+            Self::Auto => Precision::F32,
+        }
+    }
+
+    /// What [`Auto`](Self::Auto) stands for in a run in `folder` on `device`: the precision that the run has, if it has begun.
+    /// `None` for the others.
+    pub fn chosen(self, device: &Device, folder: &Path) -> Option<Self> {
+        if self != Self::Auto {
+            return None;
+        }
+        #[derive(Deserialize)]
+        struct Begun {
+            compute: ComputeSettings,
+        }
+        let begun = std::fs::read_to_string(folder.join("config.toml")).ok();
+        let begun = begun.and_then(|text| toml::from_str::<Begun>(&text).ok()).map(|begun| begun.compute.precision);
+        let fastest = if device.multiplies_bf16_faster() { Self::Bf16 } else { Self::F32 };
+        Some(begun.filter(|&precision| precision != Self::Auto).unwrap_or(fastest))
+    }
 }
 
 /// Computation of a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ComputeSettings {
-    /// Storage type of activations.
-    pub activations: ActivationType,
+    /// Precision of activations and products.
+    #[serde(alias = "activations")]
+    pub precision: TrainPrecision,
     /// Activations that forward keeps for backward; by default `cheap` on a CPU and `none` on a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpointing: Option<Recompute>,
@@ -229,7 +267,7 @@ pub struct ComputeSettings {
 
 impl Default for ComputeSettings {
     fn default() -> Self {
-        Self { activations: ActivationType::F32, checkpointing: None }
+        Self { precision: TrainPrecision::F32, checkpointing: None }
     }
 }
 
@@ -245,10 +283,7 @@ impl ComputeSettings {
 
     /// Options of a forward pass on `device`; `dropout` is the key of its masks.
     pub(crate) fn options(&self, device: &Device, dropout: Option<u64>) -> ForwardOptions {
-        let dtype = match self.activations {
-            ActivationType::F32 => DType::F32,
-            ActivationType::Bf16 => DType::Bf16,
-        };
+        let dtype = self.precision.on(device).activations();
         ForwardOptions { dtype, dropout, blocks: Blocks::Fused(self.checkpointing(device)) }
     }
 }

@@ -70,11 +70,14 @@ impl<O: Objective> Trainer<O> {
         settings.schedule.schedule(settings.optimizer.learning_rate, 0)?;
         let (room, data) = objective.room();
         let gradients = params.gradients(&device)?;
+        let precision = settings.compute.precision.on(&device);
+        let mut workspace = Workspace::new(device);
+        workspace.set_precision(precision)?;
         let mut trainer = Self {
             lanes: LaneSums::new(communicator.clone(), lanes, &gradients)?,
             gradients,
-            cpu: device.processor().clone(),
-            loaded: LoadedModel { workspace: Workspace::new(device), model, params },
+            cpu: workspace.device().processor().clone(),
+            loaded: LoadedModel { workspace, model, params },
             communicator,
             memory: MemoryPlan { data, ..MemoryPlan::default() },
             objective,

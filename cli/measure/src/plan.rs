@@ -71,6 +71,17 @@ impl Precision {
         }
     }
 
+    /// Precision of steps.
+    const fn of_steps(self) -> engine::Precision {
+        match self {
+            Self::F32 => engine::Precision::F32,
+            Self::Bf16 => engine::Precision::Bf16,
+            Self::Bf16x3 => engine::Precision::Bf16x3,
+            Self::Bf16x6 => engine::Precision::Bf16x6,
+            Self::Int8 => engine::Precision::Int8,
+        }
+    }
+
     /// True if operands are split into parts.
     const fn splits(self) -> bool {
         matches!(self, Self::Bf16x3 | Self::Bf16x6)
@@ -347,9 +358,9 @@ impl Selection {
             let config = AlbertConfig::preset(name)?;
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
             ensure!(longest <= most, "sequence of {longest} tokens: `{name}` has {most} positions");
-            let (precision, int8) = (self.precision.of_products(), self.precision == Precision::Int8);
+            let precision = self.precision.of_steps();
             let (name, dropout) = (name.to_owned(), self.dropout);
-            Ok(Work::Step(Step { name, config, lengths, mode, precision, int8, dropout, checkpointing }))
+            Ok(Work::Step(Step { name, config, lengths, mode, precision, dropout, checkpointing }))
         };
         let name = self.config.as_deref().unwrap_or("base");
         if !self.lengths.is_empty() {

@@ -1,6 +1,6 @@
 //! `albert answer`: answers of fine-tuned models to a question about a text.
 
-use super::evaluate::NullThreshold;
+use super::{Precision, evaluate::NullThreshold};
 use crate::{
     numbers::whole,
     output::{results, tell},
@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     top: usize,
     #[command(flatten)]
     threshold: NullThreshold,
+    /// Precision of activations and products
+    #[arg(long, value_enum, default_value = "f32")]
+    precision: Precision,
     #[command(flatten)]
     profile: Profiling,
     /// Question
@@ -46,6 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let text = context(arguments)?;
     let device = Device::cpu()?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
+    predictor.set_precision(arguments.precision.on(&device))?;
     predictor.profile().set(arguments.profile.on);
     let problem = predictor.task().problem.clone();
     if !matches!(problem, Problem::Span { .. }) {

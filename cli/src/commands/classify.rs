@@ -1,5 +1,6 @@
 //! `albert classify`: prediction of fine-tuned models for one text or pair.
 
+use super::Precision;
 use crate::{
     output::{results, tell},
     roofline::Profiling,
@@ -18,6 +19,9 @@ pub(crate) struct Arguments {
     /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
+    /// Precision of activations and products
+    #[arg(long, value_enum, default_value = "f32")]
+    precision: Precision,
     #[command(flatten)]
     profile: Profiling,
     /// Text, or the first of a pair; for a tagging model, words separated by spaces
@@ -29,6 +33,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::cpu()?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
+    predictor.set_precision(arguments.precision.on(&device))?;
     predictor.profile().set(arguments.profile.on);
     let problem = predictor.task().problem.clone();
     let (id, first, second) = (String::new(), arguments.text.clone(), arguments.second.clone());

@@ -4,7 +4,7 @@ use super::verify::verify;
 use crate::output::results;
 use anyhow::Result;
 use clap::Args;
-use engine::{Cpu, IsaKind};
+use engine::{Cpu, IsaKind, TileKind, Tiles};
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
@@ -28,6 +28,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     writeln!(out, "instruction set   {chosen}: {why}")?;
     for &kind in IsaKind::REAL {
         let state = if engine::Isa::new(kind).is_some() { "available" } else { "missing on this machine" };
+        writeln!(out, "                  {:<8} {state}", kind.name())?;
+    }
+    writeln!(out, "bf16 products     {} tiles", cpu.tiles().kind())?;
+    for kind in TileKind::ALL {
+        let state = Tiles::new(kind, cpu.isa()).map_or_else(|reason| reason, |_| "available".to_owned());
         writeln!(out, "                  {:<8} {state}", kind.name())?;
     }
     let why = if std::env::var_os("ALBERT_THREADS").is_some() {

@@ -43,9 +43,9 @@ pub(crate) struct Arguments {
     normalize: bool,
     #[command(flatten)]
     profile: Profiling,
-    /// Arithmetic of the encoder's GEMMs
-    #[arg(long, value_enum, default_value = "f32")]
-    dtype: Precision,
+    /// Precision of activations and products
+    #[arg(long, alias = "dtype", value_enum, default_value = "f32")]
+    precision: Precision,
     /// Text file, one text per line [default: standard input]
     input: Option<PathBuf>,
     /// NumPy file [lines, H] in f32 [default: one JSON list per line on standard output]
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::cpu()?;
     let mut embedder = Embedder::load(&arguments.model, pooling, device.clone())?;
     embedder.profile().set(arguments.profile.on);
-    embedder.set_int8(arguments.dtype == Precision::Int8)?;
+    embedder.set_precision(arguments.precision.on(&device))?;
     let texts = lines(arguments)?;
     let embedded = embedder.embed(&texts, arguments.normalize)?;
     if embedded.truncated > 0 {

@@ -1,6 +1,6 @@
 //! `albert evaluate`: metrics of fine-tuned models on labeled examples.
 
-use super::finetune::figures;
+use super::{Precision, finetune::figures};
 use crate::{
     output::{results, tell},
     roofline::Profiling,
@@ -64,6 +64,9 @@ pub(crate) struct Arguments {
     device: String,
     #[command(flatten)]
     threshold: NullThreshold,
+    /// Precision of activations and products
+    #[arg(long, value_enum, default_value = "f32")]
+    precision: Precision,
     #[command(flatten)]
     profile: Profiling,
 }
@@ -119,6 +122,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
+    predictor.set_precision(arguments.precision.on(&device))?;
     predictor.profile().set(arguments.profile.on);
     arguments.threshold.set(&mut predictor)?;
     let task = as_task(predictor.task(), arguments.task.as_deref())?;

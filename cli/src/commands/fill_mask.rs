@@ -1,5 +1,6 @@
 //! `albert fill-mask`: predictions of a model for the `[MASK]`s in a text.
 
+use super::Precision;
 use crate::{numbers::whole, output::results, roofline::Profiling};
 use albert::fill_mask::{Candidate, MaskFiller};
 use anyhow::Result;
@@ -18,6 +19,9 @@ pub(crate) struct Arguments {
     /// Candidates per mask
     #[arg(long, default_value_t = 5, value_parser = whole::<1, usize>)]
     top: usize,
+    /// Precision of activations and products
+    #[arg(long, value_enum, default_value = "f32")]
+    precision: Precision,
     #[command(flatten)]
     profile: Profiling,
 }
@@ -25,6 +29,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let device = Device::cpu()?;
     let mut filler = MaskFiller::load(&arguments.model, device.clone())?;
+    filler.set_precision(arguments.precision.on(&device))?;
     filler.profile().set(arguments.profile.on);
     let mut out = results();
     for text in &arguments.text {

@@ -1,6 +1,9 @@
 //! `albert finetune`: trains a pre-trained model on the examples of a task.
 
-use super::pretrain::{memory_text, tell_start};
+use super::{
+    pretrain::{memory_text, tell_start},
+    with_precision,
+};
 use crate::{
     numbers::whole,
     output::{results, tell},
@@ -157,6 +160,8 @@ fn train_once(
     watch: &mut Watch,
     stop: &AtomicBool,
 ) -> Result<Outcome<FinetuneSummary>> {
+    let compute = with_precision(&recipe.compute, &worker.device, folder);
+    let recipe = &FinetuneRecipe { compute, ..recipe.clone() };
     let outcome = finetune::finetune(recipe, sources, folder, mode, worker, stop, watch);
     watch.progress.finish();
     Ok(outcome?)

@@ -50,17 +50,17 @@ pub(crate) struct Arguments {
     gradients: bool,
     #[command(flatten)]
     profile: Profiling,
-    /// Arithmetic of the encoder's GEMMs
-    #[arg(long, value_enum, default_value = "f32")]
-    dtype: Precision,
+    /// Precision of activations and products
+    #[arg(long, alias = "dtype", value_enum, default_value = "f32")]
+    precision: Precision,
     /// Also run in f32 and print the deviation of each tensor
     #[arg(long)]
     compare: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if arguments.gradients && arguments.dtype == Precision::Int8 {
-        bail!("--gradients needs --dtype f32: int8 has no backward pass");
+    if arguments.gradients && arguments.precision == Precision::Int8 {
+        bail!("--gradients needs another --precision than int8, which has no backward pass");
     }
     check_output(&arguments.output)?;
     let device = Device::cpu()?;
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         loss: arguments.loss,
         gradients: arguments.gradients,
     };
-    forward.set_int8(arguments.dtype == Precision::Int8)?;
+    forward.set_precision(arguments.precision.on(&device))?;
     let mut all = run_all(&mut forward, &examples, selection)?;
     if arguments.gradients {
         all.extend(forward.gradients()?);
@@ -109,7 +109,7 @@ fn compare(
     selection: OutputSelection,
     tensors: &[NamedTensor],
 ) -> Result<()> {
-    forward.set_int8(false)?;
+    forward.set_precision(engine::Precision::F32)?;
     let reference = run_all(forward, examples, OutputSelection { gradients: false, ..selection })?;
     let mut worst: Vec<Deviation> = Vec::new();
     for deviation in deviations(tensors, &reference) {

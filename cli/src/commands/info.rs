@@ -15,7 +15,7 @@ use albert::{
 use anyhow::{Context, Result};
 use clap::Args;
 use engine::{Cpu, Lanes};
-use measure::cases::{Mode, Precision, Ready, Step, Work};
+use measure::cases::{Mode, Ready, Step, Work};
 
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
@@ -131,8 +131,7 @@ fn measured(arguments: &Arguments, config: &AlbertConfig) -> Result<(f64, String
         config: config.clone(),
         lengths: vec![length; sequences],
         mode: Mode::Train,
-        precision: Precision::F32,
-        int8: false,
+        precision: engine::Precision::F32,
         dropout: None,
         checkpointing: arguments.checkpointing,
     };

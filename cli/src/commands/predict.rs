@@ -1,6 +1,9 @@
 //! `albert predict`: writes the predictions of fine-tuned models for the examples in a file.
 
-use super::evaluate::{NullThreshold, as_task};
+use super::{
+    Precision,
+    evaluate::{NullThreshold, as_task},
+};
 use crate::{output::tell, roofline::Profiling};
 use albert::{
     finetune::{DataSource, Prediction, Predictor, TaskName, threshold_of},
@@ -44,6 +47,9 @@ pub(crate) struct Arguments {
     device: String,
     #[command(flatten)]
     threshold: NullThreshold,
+    /// Precision of activations and products
+    #[arg(long, value_enum, default_value = "f32")]
+    precision: Precision,
     #[command(flatten)]
     profile: Profiling,
 }
@@ -72,6 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.output.as_ref().map_or(Ok(()), check_output)?;
     let device = Device::named(&arguments.device, Cpu::detect()?)?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
+    predictor.set_precision(arguments.precision.on(&device))?;
     predictor.profile().set(arguments.profile.on);
     arguments.threshold.set(&mut predictor)?;
     let task = as_task(predictor.task(), arguments.task.as_deref())?;

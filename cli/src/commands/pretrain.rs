@@ -1,6 +1,6 @@
 //! `albert pretrain`: trains a model from a recipe, shards and a tokenizer.
 
-use super::deadline::Deadline;
+use super::{deadline::Deadline, with_precision};
 use crate::{
     output::tell,
     progress::{Progress, duration},
@@ -117,9 +117,11 @@ pub(crate) fn train(
     let tokenizer = Tokenizer::load(&input.tokenizer)?;
     let sources = PretrainSources::open(&input.data, &tokenizer)?;
     let worker = worker.into();
+    let mut recipe = recipe.clone();
+    recipe.compute = with_precision(&recipe.compute, &worker.device, folder);
     let mut watch =
         Watch { deadline, interval: recipe.evaluation.interval, ..Watch::new(worker.device.peak(), profile) };
-    let outcome = pretrain::pretrain(recipe, &sources, folder, mode, worker, stop, &mut watch);
+    let outcome = pretrain::pretrain(&recipe, &sources, folder, mode, worker, stop, &mut watch);
     watch.progress.finish();
     Ok(outcome?)
 }

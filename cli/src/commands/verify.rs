@@ -17,7 +17,7 @@ use albert::{
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
-    Communicator, Cpu, Device, Isa, OPERATIONS,
+    Communicator, Cpu, Device, Isa, OPERATIONS, Precision,
     bits::{Comparison, MOST_FLOPS, Output, compare, difference},
     io::Safetensors,
 };
@@ -171,8 +171,18 @@ fn floats(output: &Output) -> Vec<f64> {
 }
 
 /// Names of the runs, in order.
-const RUNS: [&str; 7] =
-    ["vocabulary", "data", "pre-training f32", "pre-training bf16", "forward", "forward int8", "fine-tuning"];
+const RUNS: [&str; 10] = [
+    "vocabulary",
+    "data",
+    "pre-training f32",
+    "pre-training bf16",
+    "forward",
+    "forward bf16",
+    "forward bf16x3",
+    "forward bf16x6",
+    "forward int8",
+    "fine-tuning",
+];
 
 /// All runs on a CPU.
 fn runs(cpu: &Cpu) -> Result<Vec<Run>> {
@@ -195,13 +205,17 @@ fn runs(cpu: &Cpu) -> Result<Vec<Run>> {
     })?;
     let data = files(&path("data"))?;
     let pretraining = |dtype: &str| pretrained(&path("data"), &tokenizer, dtype, &path(dtype), cpu);
+    let forward_in = |precision: Precision| forward(&path("f32"), &tokenizer, precision, cpu);
     let outputs = [
         vocabulary,
         data,
         pretraining("f32")?,
         pretraining("bf16")?,
-        forward(&path("f32"), &tokenizer, false, cpu)?,
-        forward(&path("f32"), &tokenizer, true, cpu)?,
+        forward_in(Precision::F32)?,
+        forward_in(Precision::Bf16)?,
+        forward_in(Precision::Bf16x3)?,
+        forward_in(Precision::Bf16x6)?,
+        forward_in(Precision::Int8)?,
         finetuned(&path("f32"), text, &path("task"), cpu)?,
     ];
     Ok(RUNS.into_iter().zip(outputs).map(|(name, outputs)| Run { name, outputs }).collect())
@@ -256,7 +270,7 @@ impl Observer<Finetuning> for Losses {
 
 /// Losses and parameters of pre-training.
 fn pretrained(data: &Path, tokenizer: &Tokenizer, dtype: &str, run: &Path, cpu: &Cpu) -> Result<Vec<Output>> {
-    let recipe = PretrainRecipe::from_toml(RECIPE, &[format!("compute.activations={dtype:?}")])?;
+    let recipe = PretrainRecipe::from_toml(RECIPE, &[format!("compute.precision={dtype:?}")])?;
     let sources = PretrainSources::open(data, tokenizer)?;
     let (mut losses, stop) = (Losses::default(), AtomicBool::new(false));
     pretrain(&recipe, &sources, run, StartMode::New, Device::Cpu(cpu.clone()), &stop, &mut losses)?;
@@ -264,10 +278,10 @@ fn pretrained(data: &Path, tokenizer: &Tokenizer, dtype: &str, run: &Path, cpu: 
     Ok([outputs, tensors(run)?].concat())
 }
 
-/// All tensors of a forward pass, which multiplies in f32 or `int8`.
-fn forward(model: &Path, tokenizer: &Tokenizer, int8: bool, cpu: &Cpu) -> Result<Vec<Output>> {
+/// All tensors of a forward pass.
+fn forward(model: &Path, tokenizer: &Tokenizer, precision: Precision, cpu: &Cpu) -> Result<Vec<Output>> {
     let mut forward = Forward::load(model, Device::Cpu(cpu.clone()))?;
-    forward.set_int8(int8)?;
+    forward.set_precision(precision)?;
     let specials = tokenizer.specials();
     let text = tokenizer.encode("She was very glad to see her sister.")?;
     let ids = [&[specials.cls], &text[..], &[specials.sep]].concat();

@@ -24,7 +24,7 @@ use crate::{
     error::{EngineError, Result as EngineResult},
     profile::Peak,
 };
-use kernels::Cpu;
+use kernels::{Cpu, tiles::TileKind};
 
 /// Device of tensors and kernels. A closed enum: a match on it covers all devices.
 #[derive(Clone, Debug)]
@@ -96,6 +96,14 @@ impl Device {
         match self {
             Self::Cpu(cpu) => cpu,
             Self::Cuda(gpu) => gpu.host(),
+        }
+    }
+
+    /// True if it has a unit that multiplies bf16 faster than f32: AMX, or tensor cores.
+    pub fn multiplies_bf16_faster(&self) -> bool {
+        match self {
+            Self::Cpu(cpu) => cpu.tiles().kind() == TileKind::Amx,
+            Self::Cuda(_) => true,
         }
     }
 

@@ -113,14 +113,19 @@ impl<'w> Tape<'w> {
         self.recording
     }
 
+    /// What activations of the step are stored as, by its precision.
+    pub fn activations(&self) -> DType {
+        self.workspace.precision().activations()
+    }
+
     /// Precision of products of activations that are stored as `dtype`.
     pub(crate) fn precision(&self, dtype: DType) -> Precision {
-        if dtype == DType::Bf16 { Precision::Bf16 } else { self.workspace.precision() }
+        self.workspace.precision().of_product(dtype)
     }
 
     /// True in a step whose encoder layers multiply in 8-bit integers.
     pub(crate) fn multiplies_in_int8(&self) -> bool {
-        self.workspace.int8() && !self.recording
+        self.workspace.precision() == crate::Precision::Int8 && !self.recording
     }
 
     /// A tensor with memory of this step; its elements are unspecified until a kernel writes them.

@@ -5,10 +5,10 @@ use crate::{
     error::{EngineError, Result},
     memory::{Arena, Plan},
     param::ParamStore,
+    precision::Precision,
     profile::Profile,
     tensor::Tensor,
 };
-use kernels::gemm::Precision;
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -25,7 +25,6 @@ pub struct Workspace {
     /// Bytes of scratch that kernels keep on worker threads, by the dry runs so far.
     pub(super) scratch: Cell<Scratch>,
     weight_gradients: WeightGradients,
-    int8: bool,
     precision: Precision,
     /// Results of the dry run so far.
     pub(super) dry: Cell<Dry>,
@@ -98,7 +97,6 @@ impl Workspace {
             tapes: 0,
             scratch: Cell::default(),
             weight_gradients: WeightGradients::default(),
-            int8: false,
             precision: Precision::F32,
             dry: Cell::default(),
             planned: Vec::new(),
@@ -131,42 +129,23 @@ impl Workspace {
         self.weight_gradients = weight_gradients;
     }
 
-    /// Sets whether steps without gradients multiply in 8-bit integers inside encoder layers ([`kernels::int8`]): weights
-    /// are quantized by output, activations by row. Everything else stays in f32.
+    /// Sets the precision of later steps. Steps with gradients multiply in f32 where it is int8. Activations have the type that
+    /// the caller gives them ([`Precision::activations`]).
     ///
     /// # Errors
-    /// The device is a GPU.
-    pub fn set_int8(&mut self, int8: bool) -> Result<()> {
-        if int8 && self.device.gpu().is_some() {
-            let problem = "8-bit products run on the CPU alone; choose the CPU, or another dtype".to_string();
-            return Err(EngineError::Setting { setting: "dtype", value: "int8".to_string(), problem });
-        }
-        self.int8 = int8;
-        Ok(())
-    }
-
-    /// Sets the precision of products of f32 activations ([`kernels::gemm::Precision`]). Activations in bf16 are multiplied in
-    /// bf16 whatever it is.
-    ///
-    /// # Errors
-    /// The device is a GPU.
+    /// The device is a GPU and does not have the precision.
     pub fn set_precision(&mut self, precision: Precision) -> Result<()> {
-        if precision != Precision::F32 && self.device.gpu().is_some() {
-            let problem = "a GPU multiplies f32 activations in f32; choose f32 or bf16".to_string();
+        if !matches!(precision, Precision::F32 | Precision::Bf16) && self.device.gpu().is_some() {
+            let problem = "only the CPU has it; choose the CPU, or f32 or bf16".to_string();
             return Err(EngineError::Setting { setting: "precision", value: precision.to_string(), problem });
         }
         self.precision = precision;
         Ok(())
     }
 
-    /// Precision of products of f32 activations.
-    pub(super) fn precision(&self) -> Precision {
+    /// Precision of the steps.
+    pub fn precision(&self) -> Precision {
         self.precision
-    }
-
-    /// True if steps without gradients multiply in 8-bit integers.
-    pub(super) fn int8(&self) -> bool {
-        self.int8
     }
 
     /// True if steps of the plan called `name` fuse weight gradients.

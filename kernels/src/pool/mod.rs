@@ -11,7 +11,7 @@ mod team;
 #[cfg(test)]
 mod tests;
 
-use crate::simd::Isa;
+use crate::simd::{Isa, IsaKind};
 use crate::tiles::{TileKind, Tiles};
 use std::{
     cell::RefCell,
@@ -45,6 +45,8 @@ impl std::fmt::Display for Cpu {
 pub enum CpuError {
     /// `ALBERT_ISA` names an instruction set that this machine lacks.
     Isa(crate::simd::UnknownIsa),
+    /// `ALBERT_ISA` is `amx`, and why this process cannot use it.
+    Amx(String),
     /// `ALBERT_THREADS`, or the number given to [`Cpu::new`], is not a number from 1 to 1024.
     Threads(String),
     /// `ALBERT_L2` is not a size from 16K to 1024M.
@@ -57,6 +59,7 @@ impl std::fmt::Display for CpuError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Isa(error) => error.fmt(f),
+            Self::Amx(reason) => write!(f, "ALBERT_ISA=amx: {reason}; choose another or unset it"),
             Self::Threads(text) => write!(f, "ALBERT_THREADS={text}: expected a number of threads from 1 to 1024"),
             Self::L2(text) => write!(f, "ALBERT_L2={text}: expected a size from 16K to 1024M, such as 512K or 2M"),
             Self::Spawn(error) => {
@@ -69,7 +72,8 @@ impl std::fmt::Display for CpuError {
 impl std::error::Error for CpuError {}
 
 impl Cpu {
-    /// The widest instruction set and a thread for each core, unless `ALBERT_ISA` and `ALBERT_THREADS` say otherwise.
+    /// The widest instruction set and a thread for each core, unless `ALBERT_ISA` and `ALBERT_THREADS` say otherwise. AMX is
+    /// used beside AVX-512 if the machine has it; `ALBERT_ISA=amx` demands it, and `ALBERT_ISA=avx512` excludes it.
     ///
     /// The number of cores is that of the affinity mask, or the CPU quota of the cgroup (v1 and v2) if that is less.
     ///
@@ -85,7 +89,13 @@ impl Cpu {
     /// # Errors
     /// As [`Cpu::detect`].
     pub fn detect_share(processes: usize) -> Result<Self, CpuError> {
-        let isa = Isa::choose().map_err(CpuError::Isa)?;
+        let wanted = std::env::var("ALBERT_ISA").ok();
+        let is_amx = wanted.as_deref() == Some(TileKind::Amx.name());
+        let isa = if is_amx {
+            Isa::new(IsaKind::Avx512).ok_or_else(|| CpuError::Amx("this machine has no avx512".to_string()))?
+        } else {
+            Isa::choose().map_err(CpuError::Isa)?
+        };
         let threads = match std::env::var("ALBERT_THREADS") {
             Ok(text) => match text.parse() {
                 Ok(n @ 1..=MAX_THREADS) => n,
@@ -94,7 +104,13 @@ impl Cpu {
             Err(_) if processes > 1 && cores() == online_cores() => (cores() / processes).max(1),
             Err(_) => cores(),
         };
-        Self::new(isa, threads)
+        let cpu = Self::new(isa, threads)?;
+        match wanted {
+            Some(_) if is_amx => cpu.with_tiles(TileKind::Amx).map_err(CpuError::Amx),
+            // Named, it is AVX-512 alone.
+            Some(_) if isa.kind() == IsaKind::Avx512 => cpu.with_tiles(TileKind::Fma).map_err(CpuError::Amx),
+            _ => Ok(cpu),
+        }
     }
 
     /// `threads` threads (at least 1) that run `isa`: the caller of a loop, and `threads - 1` that are started here. Products are

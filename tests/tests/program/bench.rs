@@ -15,11 +15,11 @@ fn json_has_what_a_reader_needs() {
         (&["gemm", "--m", "7", "--n", "5", "--k", "3", "--form", "tn"][..], "gemm", "flops"),
         (&["attention", "--batch", "1", "--seq", "5", "--heads", "2", "--head-size", "4"], "attention", "flops"),
         (&["layernorm", "--m", "3", "--n", "8"], "layernorm", "bytes"),
-        (&["gelu", "--m", "3", "--n", "8", "--dtype", "bf16"], "gelu", "bytes"),
+        (&["gelu", "--m", "3", "--n", "8", "--precision", "bf16"], "gelu", "bytes"),
         (&["softmax", "--m", "3", "--n", "8"], "softmax", "bytes"),
-        (&["vocabulary", "--m", "3", "--n", "20", "--k", "8", "--dtype", "bf16"], "vocabulary", "flops"),
+        (&["vocabulary", "--m", "3", "--n", "20", "--k", "8", "--precision", "bf16"], "vocabulary", "flops"),
         (&["step", "--config", "tiny", "--lengths", "3,5", "--mode", "train"], "step", "flops"),
-        (&["step", "--config", "tiny", "--lengths", "3,5", "--dtype", "int8"], "step", "flops"),
+        (&["step", "--config", "tiny", "--lengths", "3,5", "--precision", "int8"], "step", "flops"),
     ] {
         let output = finish(&mut albert(&[&["bench"], arguments, &quick].concat())).succeeds();
         let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|e| panic!("{e}\n{}", output.stdout));
@@ -29,7 +29,7 @@ fn json_has_what_a_reader_needs() {
         for record in records {
             assert_eq!((&record["kernel"], &record["isa"]), (&kernel.into(), &"scalar".into()), "{record}");
             assert_eq!((&record["threads"], &record["rounds"]), (&1.into(), &3.into()), "{record}");
-            let stored = arguments.iter().position(|word| *word == "--dtype").map_or("f32", |at| arguments[at + 1]);
+            let stored = arguments.iter().position(|word| *word == "--precision").map_or("f32", |at| arguments[at + 1]);
             assert_eq!(record["dtype"], stored, "{record}");
             assert!(number(record, &[unit]) > 0.0, "{record}");
             let [q1, median, q3] = ["q1", "median", "q3"].map(|part| number(record, &["seconds", part]));
@@ -144,8 +144,8 @@ fn an_impossible_benchmark_is_an_error_that_names_the_option() {
         (&["step", "--config", "bse"], "bse"),
         (&["step", "--seq", "513"], "512 positions"),
         (&["step", "--dropout", "0.1"], "--mode train"),
-        (&["step", "--mode", "train", "--dtype", "int8"], "no backward pass"),
-        (&["gemm", "--dtype", "int8"], "forward steps"),
+        (&["step", "--mode", "train", "--precision", "int8"], "no backward pass"),
+        (&["gemm", "--precision", "int8"], "forward steps"),
         (&["gelu", "--profile"], "--profile applies to steps"),
         (&["gelu", "--report", "page.pdf"], "page.pdf"),
         (&["gelu", "--threads", "0"], "expected a whole number from 1"),

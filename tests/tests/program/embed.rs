@@ -115,7 +115,7 @@ fn eight_bits_give_nearly_the_vectors_of_f32_and_the_command_says_how_near() {
     let folder = folder(0);
     let single = embed(folder.path(), &texts(), Pooling::Mean, true);
     let mut embedder = Embedder::load(folder.path(), Pooling::Mean, Device::cpu().unwrap()).unwrap();
-    embedder.set_int8(true).unwrap();
+    embedder.set_precision(engine::Precision::Int8).unwrap();
     let eight = embedder.embed(&texts(), true).unwrap();
     for (single, eight) in single.iter().zip(eight.vectors.chunks_exact(eight.width)) {
         let cosine: f64 = single.iter().zip(eight).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
@@ -123,10 +123,12 @@ fn eight_bits_give_nearly_the_vectors_of_f32_and_the_command_says_how_near() {
     }
     let path = folder.path().to_str().unwrap();
     let out = folder.path().join("out.safetensors");
-    let arguments = ["forward", "--model", path, "--text", TEXTS[0], "--dtype", "int8", "-o", out.to_str().unwrap()];
+    let arguments =
+        ["forward", "--model", path, "--text", TEXTS[0], "--precision", "int8", "-o", out.to_str().unwrap()];
     let printed = finish(&mut albert(&[&arguments[..], &["--compare"]].concat())).succeeds().stdout;
     let row = printed.lines().find(|line| line.starts_with("hidden.2")).expect("a row for the last hidden state");
     let relative: f64 = row.split_whitespace().nth(2).unwrap().parse().unwrap();
     assert!((1e-5..0.1).contains(&relative), "{printed}");
-    finish(&mut albert(&[&arguments[..], &["--gradients"]].concat())).fails_with(&["--gradients needs --dtype f32"]);
+    finish(&mut albert(&[&arguments[..], &["--gradients"]].concat()))
+        .fails_with(&["--gradients needs another --precision than int8"]);
 }

@@ -299,7 +299,7 @@ fn ranks_that_differ_are_refused() {
     let (copy, data) = (other_program.display(), world.text_path("data"));
     let cases = [
         (format!("chmod +x {copy}; exec {copy} \"$@\""), "program."),
-        ("exec \"$0\" \"$@\" compute.activations=bf16".to_owned(), "`config.compute.activations`"),
+        ("exec \"$0\" \"$@\" compute.precision=bf16".to_owned(), "`config.compute.precision`"),
         ("exec \"$0\" \"$@\" optimizer.learning_rate=0.02".to_owned(), "`config.optimizer.learning_rate`"),
         (format!("exec \"$0\" $(printf '%s ' \"$@\" | sed 's,{data} ,{other_data} ,')"), "`inputs.data`"),
         ("exec \"$0\" $(printf '%s ' \"$@\" | sed s,/tokenizer.json,/missing.json,)".to_owned(), "missing.json"),

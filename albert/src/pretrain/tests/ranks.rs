@@ -41,7 +41,7 @@ const LANES: [&str; 2] =
 fn any_number_of_ranks_gives_the_files_of_one() {
     let world = world();
     for (i, dtype) in ["f32", "bf16"].into_iter().enumerate() {
-        let activations = format!("compute.activations={dtype}");
+        let activations = format!("compute.precision={dtype}");
         let recipe = recipe(&[LANES[0], LANES[1], &activations]);
         let alone = world.path(&format!("alone-{i}"));
         world.run(&recipe, &alone, StartMode::New, 1, None).unwrap();

@@ -25,7 +25,7 @@ fn every_step_fits_the_memory_that_was_planned() {
         &["compute.checkpointing=cheap"],
         &["compute.checkpointing=layer"],
         &["data.instances.objective=none"],
-        &["compute.activations=bf16"],
+        &["compute.precision=bf16"],
         &["model.sharing=attention", "data.batch.max_sequences=1000"],
     ] {
         let mut trainer = world.trainer(&recipe(variant), device(1));

@@ -24,7 +24,6 @@ use crate::{
 };
 use anyhow::Result;
 use half::bf16;
-pub use kernels::gemm::Precision;
 use kernels::{Cpu, Element};
 use serde_json::{Map, Value};
 

@@ -23,12 +23,11 @@ use albert::{
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use engine::{
-    Cpu, DType, Device, Gradients, ParamStore, Workspace,
+    Cpu, Device, Gradients, ParamStore, Precision, Workspace,
     optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions},
     philox::Stream,
     profile::Profile,
 };
-use kernels::gemm::Precision;
 use serde_json::{Map, Value};
 
 /// Share of masked tokens.
@@ -65,10 +64,8 @@ pub struct Step {
     pub lengths: Vec<usize>,
     /// Forward pass or training step.
     pub mode: Mode,
-    /// Precision of products. Activations are stored in bf16 if it is bf16, else in f32.
+    /// Precision; int8 only forward.
     pub precision: Precision,
-    /// Layers multiply in 8-bit integers; only forward, with f32 activations.
-    pub int8: bool,
     /// Overrides the configuration's dropout of hidden states and attention, when training.
     pub dropout: Option<f64>,
     /// Activations that backward recomputes.
@@ -113,7 +110,7 @@ impl Step {
             kernel: "step",
             case: self.title(),
             sizes,
-            dtype: if self.int8 { "int8" } else { self.precision.name() },
+            dtype: self.precision.name(),
             bound: Bound::Arithmetic,
             flops: self.flops(&running.batch) as u64,
             bytes: 0,
@@ -176,7 +173,7 @@ impl Running {
         }
         let heads = if step.mode == Mode::Train { Heads::PRE_TRAINING } else { Heads::MODEL };
         let (model, params) = Model::new(&config, heads, cpu, 1)?;
-        let dtype = if step.precision == Precision::Bf16 { DType::Bf16 } else { DType::F32 };
+        let dtype = step.precision.activations();
         let training = match step.mode {
             Mode::Forward => None,
             Mode::Train => Some(Training {
@@ -189,7 +186,6 @@ impl Running {
             }),
         };
         let mut workspace = Workspace::new(Device::Cpu(cpu.clone()));
-        workspace.set_int8(step.int8)?;
         workspace.set_precision(step.precision)?;
         let mut running = Self {
             cpu: cpu.clone(),
@@ -295,14 +291,14 @@ mod tests {
     fn step(mode: Mode, dropout: Option<f64>) -> Step {
         let config = AlbertConfig::preset("tiny").unwrap();
         let (name, lengths, checkpointing) = ("tiny".to_owned(), vec![9, 16], Recompute::ON_CPU);
-        Step { name, config, lengths, mode, precision: Precision::F32, int8: false, dropout, checkpointing }
+        Step { name, config, lengths, mode, precision: Precision::F32, dropout, checkpointing }
     }
 
     #[test]
     fn int8_quantizes_every_weight_of_a_layer_and_f32_none() {
         let cpu = Cpu::detect().unwrap();
-        let bytes = [false, true].map(|int8| {
-            let mut running = Running::new(&Step { int8, ..step(Mode::Forward, None) }, &cpu).unwrap();
+        let bytes = [Precision::F32, Precision::Int8].map(|precision| {
+            let mut running = Running::new(&Step { precision, ..step(Mode::Forward, None) }, &cpu).unwrap();
             running.run().unwrap();
             assert_eq!(running.workspace.arena().report().misses, 0);
             running.params.quantized_bytes()
