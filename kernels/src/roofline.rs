@@ -11,6 +11,7 @@
 
 use crate::pool::Cpu;
 use crate::simd::{Isa, Kernel, Simd};
+use crate::tiles::{TileKind, loop_of_peak};
 use std::{hint::black_box, sync::Mutex, time::Instant};
 
 /// Accumulators in flight: two FMA units of four or five cycles of latency need ten.
@@ -47,15 +48,31 @@ fn fma_flops(isa: Isa, rounds: u32) -> f64 {
 pub fn fma_peak(cpu: &Cpu, seconds: f64) -> f64 {
     const ROUNDS: u32 = 50_000;
     let isa = cpu.isa();
+    best_of_slices(cpu, seconds, || {
+        black_box(isa.run(FmaLoop { rounds: ROUNDS }));
+        fma_flops(isa, ROUNDS)
+    })
+}
+
+/// FLOP/s of products of bf16 on all threads of `cpu` together, over about `seconds`: of its matrix unit, multiplying normally
+/// distributed numbers in L1 (with zeros the clock would be higher), or of f32 multiply-adds if it has none.
+pub fn tile_peak(cpu: &Cpu, seconds: f64) -> f64 {
+    if cpu.tiles().kind() != TileKind::Amx {
+        return fma_peak(cpu, seconds);
+    }
+    best_of_slices(cpu, seconds, || loop_of_peak(cpu.tiles(), 2000).unwrap_or(f64::NAN))
+}
+
+/// The best time slice, summed over the threads: each runs `work`, which returns its FLOPs, again and again.
+fn best_of_slices(cpu: &Cpu, seconds: f64, work: impl Fn() -> f64 + Sync) -> f64 {
     let mut best = 0.0f64;
     let start = Instant::now();
     while best == 0.0 || start.elapsed().as_secs_f64() < seconds {
         let sum = Mutex::new(0.0);
         cpu.on_every_thread(|_| {
             let slice = Instant::now();
-            black_box(isa.run(FmaLoop { rounds: ROUNDS }));
-            let speed = fma_flops(isa, ROUNDS) / slice.elapsed().as_secs_f64();
-            *sum.lock().expect("no probe panics") += speed;
+            let flops = work();
+            *sum.lock().expect("no probe panics") += flops / slice.elapsed().as_secs_f64();
         });
         best = best.max(sum.into_inner().expect("no probe panics"));
     }

@@ -12,7 +12,7 @@
 //! disturb less.
 
 use crate::clock::processor_time;
-use kernels::{Cpu, roofline};
+use kernels::Cpu;
 use serde::Serialize;
 use std::{hint::black_box, time::Instant};
 
@@ -117,7 +117,7 @@ pub struct Timing {
 /// Measurements of all rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Rounds {
-    /// FMA peak of the machine, FLOP/s.
+    /// Peak of the machine, FLOP/s: of f32 multiply-adds, or of a matrix unit.
     pub peak: Vec<f64>,
     /// Copy, per byte read or written; empty without one.
     pub copy: Timing,
@@ -159,12 +159,14 @@ pub struct Interleaved {
     cpu: Cpu,
     contenders: Vec<Contender>,
     copy: Option<Copy>,
+    peak: fn(&Cpu, f64) -> f64,
     rounds: Rounds,
 }
 
 impl Interleaved {
-    /// Warms up every contender with two calls. `copied`: bytes of a copy to time in each round, if any.
-    pub fn new(cpu: &Cpu, mut contenders: Vec<Contender>, copied: Option<usize>) -> Self {
+    /// Warms up every contender with two calls. `copied`: bytes of a copy to time in each round, if any. `peak` measures the
+    /// peak, [`kernels::roofline::fma_peak`] or another.
+    pub fn new(cpu: &Cpu, mut contenders: Vec<Contender>, copied: Option<usize>, peak: fn(&Cpu, f64) -> f64) -> Self {
         for contender in &mut contenders {
             contender.with(|call| {
                 call();
@@ -172,19 +174,19 @@ impl Interleaved {
             });
         }
         let rounds = Rounds { timings: vec![Timing::default(); contenders.len()], ..Rounds::default() };
-        Self { cpu: cpu.clone(), contenders, copy: copied.map(Copy::within), rounds }
+        Self { cpu: cpu.clone(), contenders, copy: copied.map(Copy::within), peak, rounds }
     }
 
     /// Runs one round.
     pub fn round(&mut self) {
-        let Self { cpu, contenders, copy, rounds } = self;
+        let Self { cpu, contenders, copy, peak: of_peak, rounds } = self;
         let threads = cpu.threads() as f64;
-        let mut peak = roofline::fma_peak(cpu, PEAK_SLICE);
+        let mut peak = of_peak(cpu, PEAK_SLICE);
         for (contender, timing) in contenders.iter_mut().zip(&mut rounds.timings) {
             let (wall, processor) = contender.with(slice);
             timing.wall.push(wall);
             timing.processor.push(processor / threads);
-            peak = peak.max(roofline::fma_peak(cpu, PEAK_SLICE));
+            peak = peak.max(of_peak(cpu, PEAK_SLICE));
         }
         rounds.peak.push(peak);
         if let Some(copy) = copy {
@@ -263,7 +265,7 @@ mod tests {
         };
         let long = Contender::new("long", sleeper(22, 1)).within_pool(&cpu);
         let contenders = vec![Contender::new("short", sleeper(11, 0)), long];
-        let rounds = Interleaved::new(&cpu, contenders, Some(1 << 16)).run(3, 0.0);
+        let rounds = Interleaved::new(&cpu, contenders, Some(1 << 16), kernels::roofline::fma_peak).run(3, 0.0);
         // Two warm-up calls, then one per round, because one call fills the slice.
         let [(short, here), (long, there)] = calls.lock().unwrap().clone();
         assert_eq!((short, long), (5, 5));

@@ -37,6 +37,8 @@ pub(crate) use emulated::Emulated;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use fma::{COLUMNS, FlushingFma, PACKED, ROWS, STRIDE};
 
+#[cfg(target_arch = "x86_64")]
+use crate::num::philox::Stream;
 use crate::simd::{Isa, IsaKind};
 use std::fmt;
 
@@ -140,6 +142,34 @@ impl Tiles {
     /// The token.
     pub(crate) const fn unit(self) -> Unit {
         self.0
+    }
+}
+
+/// Multiplies normally distributed numbers in L1, `rounds` times, and returns the FLOPs: a loop that measures the peak of a
+/// matrix unit. With zeros its clock would be higher. `None` without such a unit.
+pub(crate) fn loop_of_peak(tiles: Tiles, rounds: u32) -> Option<f64> {
+    /// Blocks of terms: panels of 16 KiB.
+    const BLOCKS: usize = 8;
+    match tiles.unit() {
+        #[cfg(target_arch = "x86_64")]
+        Unit::Amx(unit) => {
+            let mut stream = Stream::new(1, [0x7065_616b, 0, 0]);
+            let mut number = || u32::from(half::bf16::from_f64(stream.normal()).to_bits());
+            let mut panel = || (0..SIDE * BLOCKS * BLOCK / 2).map(|_| number() | number() << 16).collect::<Vec<u32>>();
+            let (a, b, mut c) = (panel(), panel(), vec![0f32; SIDE * SIDE]);
+            let section = [Section { a: a.as_ptr(), b: b.as_ptr() }];
+            let _configured = unit.configure();
+            for _ in 0..rounds {
+                // SAFETY: both panels have BLOCKS blocks, C has 32 x 32 floats, and the unit is configured.
+                unsafe { unit.multiply(&section, BLOCKS, BLOCKS * BLOCK / 2, c.as_mut_ptr(), SIDE, false) };
+            }
+            std::hint::black_box(c);
+            Some(2.0 * (SIDE * SIDE * BLOCKS * BLOCK) as f64 * f64::from(rounds))
+        }
+        _ => {
+            let _ = rounds;
+            None
+        }
     }
 }
 

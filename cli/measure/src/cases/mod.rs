@@ -24,7 +24,7 @@ use crate::{
 };
 use anyhow::Result;
 use half::bf16;
-use kernels::{Cpu, Element};
+use kernels::{Cpu, Element, roofline};
 use serde_json::{Map, Value};
 
 /// Storage type of operands.
@@ -123,7 +123,8 @@ impl Ready {
         memory::reset_peak();
         let Case { about, contenders } = work.prepare(cpu)?;
         let copied = (about.bound == Bound::Traffic).then_some(about.bytes as usize);
-        let interleaved = Interleaved::new(cpu, contenders, copied);
+        let peak = if about.dtype.starts_with("bf16") { roofline::tile_peak } else { roofline::fma_peak };
+        let interleaved = Interleaved::new(cpu, contenders, copied, peak);
         Ok(Self { cpu: cpu.clone(), about, names: interleaved.names(), interleaved })
     }
 
