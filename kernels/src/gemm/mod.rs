@@ -44,7 +44,7 @@ pub(crate) use cpu::{
     Product,
     blocking::Blocking,
     blocks::{ALIASING_STRIDE, PanelsOfGroups, RowsOfGroups},
-    microkernel::{Entered, MicrokernelUser, MultiplyAdd, Tile},
+    microkernel::{Destination, Entered, Microkernel, MicrokernelUser, MultiplyAdd, NextTile, PanelA, PanelB, Tile},
     run_tasks,
 };
 pub use cpu::{scratch_bytes, warm_up};

@@ -36,9 +36,9 @@ pub(super) fn run<D: Dot>(
     };
     cpu.for_each(m.div_ceil(ROWS), |task| {
         let rows = task * ROWS..m.min((task + 1) * ROWS);
-        dot.vectorize(Quantize { x, k, rows, to: &to });
+        dot.vectorize(Quantize { x, k, depth: weight.depth(), rows, to: &to });
     });
-    let depth = k.div_ceil(D::GROUP);
+    let depth = weight.depth();
     let product = Product {
         m,
         n,
@@ -65,6 +65,7 @@ pub(super) fn run<D: Dot>(
         epilogue,
     };
     let blocking = Blocking::new(D::SIZE, D::Simd::LANES, cpu.block_cache());
+    let blocking = if D::WHOLE { blocking.in_whole_tiles() } else { blocking };
     run_tasks(cpu, &blocking, 1, |_| product, |task| dot.vectorize(task));
 }
 
@@ -81,6 +82,8 @@ struct Rows<'a, G> {
 struct Quantize<'a, 'r, G> {
     x: &'a [f32],
     k: usize,
+    /// Groups of a row.
+    depth: usize,
     rows: Range<usize>,
     to: &'r Rows<'a, G>,
 }
@@ -93,7 +96,7 @@ impl<D: Dot> MicrokernelUser<D> for Quantize<'_, '_, D::A> {
             let start = row * self.to.stride;
             // SAFETY: a task has its rows to itself.
             let (groups, scale, offset) = unsafe {
-                let groups = self.to.groups.slice(start..start + self.k.div_ceil(D::GROUP));
+                let groups = self.to.groups.slice(start..start + self.depth);
                 (groups, self.to.scale.slice(row..row + 1), self.to.offset.slice(row..row + 1))
             };
             let inverse;

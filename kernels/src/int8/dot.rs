@@ -1,10 +1,16 @@
 //! Dot products of bytes: the instructions of the microkernels, per instruction set.
 
-use crate::gemm::{Entered, MicrokernelUser, MultiplyAdd, Tile};
+use crate::gemm::{Destination, Entered, Microkernel, MicrokernelUser, MultiplyAdd, NextTile, PanelA, PanelB, Tile};
+use crate::pool::Cpu;
 use crate::register_tile::RegisterTile;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{IsaKind, Scalar, Simd};
+#[cfg(target_arch = "x86_64")]
+use crate::tiles::Amx;
+#[cfg(all(test, target_arch = "x86_64"))]
+use crate::tiles::Emulated;
+use crate::tiles::{GROUPS, MatrixUnit, SIDE, Section, TileKind};
 use bytemuck::Pod;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -20,20 +26,36 @@ pub enum DotKind {
     AvxVnni,
     /// `vpdpbusd` on 512 bits.
     Avx512Vnni,
+    /// `tdpbusd` on tiles of AMX, with AVX-512.
+    Amx,
+    /// Emulated tiles with AVX-512, for tests.
+    #[cfg(test)]
+    EmulatedUnit,
 }
 
 impl DotKind {
     /// All kinds, narrow to wide.
-    pub const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni];
+    pub const ALL: &[Self] = &[
+        Self::Scalar,
+        Self::Avx2,
+        Self::AvxVnni,
+        Self::Avx512Vnni,
+        Self::Amx,
+        #[cfg(test)]
+        Self::EmulatedUnit,
+    ];
 
-    /// Widest kind of this machine that is not wider than `isa`.
-    pub fn of(isa: IsaKind) -> Self {
-        let widest = match isa {
+    /// The tiles of `cpu` if it has AMX, else the widest kind of this machine that is not wider than its instruction set.
+    pub fn of(cpu: &Cpu) -> Self {
+        if cpu.tiles().kind() == TileKind::Amx {
+            return Self::Amx;
+        }
+        let widest = match cpu.isa().kind() {
             IsaKind::Avx512 => Self::Avx512Vnni,
             IsaKind::Avx2 => Self::AvxVnni,
             _ => Self::Scalar,
         };
-        let mut usable = Self::ALL.into_iter().rev().skip_while(|&kind| kind != widest);
+        let mut usable = Self::ALL.iter().copied().rev().skip_while(|&kind| kind != widest);
         usable.find(|kind| kind.detected()).unwrap_or(Self::Scalar)
     }
 
@@ -47,6 +69,10 @@ impl DotKind {
             Self::AvxVnni => Vnni256::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => Vnni512::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => Avx512::detect().is_some() && Amx::detect().is_ok(),
+            #[cfg(all(test, target_arch = "x86_64"))]
+            Self::EmulatedUnit => Avx512::detect().is_some(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -55,6 +81,22 @@ impl DotKind {
     /// Neighboring k in a group of 32 bits.
     pub(super) const fn group(self) -> usize {
         if matches!(self, Self::Avx2) { 2 } else { 4 }
+    }
+
+    /// Groups of `k` elements, padded to whole tiles.
+    pub(super) const fn depth(self, k: usize) -> usize {
+        k.div_ceil(self.group()).next_multiple_of(self.padding()[1])
+    }
+
+    /// Rows and groups of k of a whole tile, to which quantized rows are padded: 1 if tiles are as small as needed.
+    pub(super) const fn padding(self) -> [usize; 2] {
+        let is_unit = match self {
+            Self::Amx => true,
+            #[cfg(test)]
+            Self::EmulatedUnit => true,
+            _ => false,
+        };
+        if is_unit { [SIDE, GROUPS] } else { [1, 1] }
     }
 
     /// Columns of a panel.
@@ -67,18 +109,20 @@ impl DotKind {
             Self::AvxVnni => Vnni256::NR,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => Vnni512::NR,
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => UnitDot::<Amx>::NR,
+            #[cfg(all(test, target_arch = "x86_64"))]
+            Self::EmulatedUnit => UnitDot::<Emulated>::NR,
             #[cfg(not(target_arch = "x86_64"))]
             _ => panic!("not detected"),
         }
     }
 }
 
-/// Sum of the products of a group per lane, added to an i32.
-pub(super) trait Dot: MultiplyAdd {
+/// Sums of the products of groups.
+pub(super) trait Dot: Microkernel {
     /// Stored activation, 0 ..= 255; those of neighboring k make a group of A.
     type Activation: Pod + From<u8>;
-    /// Neighboring k in a group.
-    const GROUP: usize = size_of::<Self::A>() / size_of::<Self::Activation>();
     /// Stores LANES integers of 0 ..= 255.
     ///
     /// # Safety
@@ -113,6 +157,18 @@ macro_rules! with_dot {
             #[cfg(target_arch = "x86_64")]
             $crate::int8::dot::DotKind::Avx512Vnni => {
                 let $dot = $crate::int8::dot::Vnni512::detect().expect(FOUND);
+                $body
+            }
+            #[cfg(target_arch = "x86_64")]
+            $crate::int8::dot::DotKind::Amx => {
+                let amx = $crate::tiles::Amx::detect().expect(FOUND);
+                let $dot = $crate::int8::dot::UnitDot($crate::simd::Avx512::detect().expect(FOUND), amx);
+                $body
+            }
+            #[cfg(all(test, target_arch = "x86_64"))]
+            $crate::int8::dot::DotKind::EmulatedUnit => {
+                let simd = $crate::simd::Avx512::detect().expect(FOUND);
+                let $dot = $crate::int8::dot::UnitDot(simd, $crate::tiles::Emulated);
                 $body
             }
             #[cfg(not(target_arch = "x86_64"))]
@@ -308,4 +364,69 @@ x86_dot! {
     broadcast = _mm512_set1_epi32,
     multiply_add(sum, a, b) = _mm512_dpbusd_epi32(sum, a, b),
     narrow(p, x) = _mm_storeu_si128(p.cast(), _mm512_cvtusepi32_epi8(x))
+}
+
+/// Token of a matrix unit, with the vectors of AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(super) struct UnitDot<U>(pub(super) Avx512, pub(super) U);
+
+#[cfg(target_arch = "x86_64")]
+impl<U: MatrixUnit + 'static> Tile for UnitDot<U> {
+    type Simd = Avx512;
+    type A = [u8; 4];
+    type B = [i8; 4];
+    const SIZE: RegisterTile = RegisterTile::of_unit(SIDE, SIDE / Avx512::LANES);
+    const QUANTIZED: bool = true;
+    const WHOLE: bool = true;
+
+    #[inline(always)]
+    fn simd(self) -> Avx512 {
+        self.0
+    }
+    #[inline(always)]
+    fn vectorize<K: MicrokernelUser<Self>>(self, kernel: K) {
+        let _configured = self.1.configure();
+        self.0.vectorize(Entered(self, kernel));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<U: MatrixUnit + 'static> Microkernel for UnitDot<U> {
+    #[inline(always)]
+    unsafe fn tile(
+        self,
+        height: usize,
+        [depth, _]: [usize; 2],
+        a: PanelA<'_, [u8; 4]>,
+        b: PanelB<'_, [i8; 4]>,
+        _: NextTile,
+        to: Destination<'_>,
+    ) {
+        let Self(simd, unit) = self;
+        assert!(height == SIDE && b.k_stride == SIDE && depth.is_multiple_of(GROUPS) && !to.add);
+        let section = Section { a: a.a.as_ptr().cast(), b: b.b.as_ptr().cast() };
+        // SAFETY: the caller's promise; the macrokernel runs inside `vectorize`, which configures the unit. Sums take the
+        // place of floats, and are converted where they are.
+        unsafe {
+            unit.multiply_bytes(section, depth / GROUPS, a.row_stride, to.c.cast(), to.ldc);
+            for i in 0..SIDE {
+                for at in (0..SIDE).step_by(Avx512::LANES) {
+                    let sums = to.c.add(i * to.ldc + at);
+                    simd.store_ptr(sums, simd.int_to_float(simd.as_bits(simd.load_ptr(sums))));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<U: MatrixUnit + 'static> Dot for UnitDot<U> {
+    type Activation = u8;
+
+    #[inline(always)]
+    unsafe fn narrow(self, p: *mut u8, x: __m512i) {
+        // SAFETY: the caller's promise; the token proves that the instructions exist.
+        unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtusepi32_epi8(x)) }
+    }
 }

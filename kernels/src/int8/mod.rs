@@ -13,6 +13,7 @@
 //!
 //! | instructions | products per instruction | stored as |
 //! |---|---|---|
+//! | AMX (`tdpbusd`) | 16,384 | bytes |
 //! | AVX-512 VNNI, AVX-VNNI (`vpdpbusd`) | 64, 32 | bytes |
 //! | AVX2 (`vpmaddwd`, `vpaddd`) | 16 in two instructions | 16 bits |
 //! | scalar | 1 | bytes |
@@ -86,7 +87,7 @@ impl QuantizedWeight {
     /// If `w` does not hold n·k elements, or k is above [`MAX_K`].
     #[track_caller]
     pub fn new(cpu: &Cpu, n: usize, k: usize, w: &[f32]) -> Self {
-        Self::of_kind(DotKind::of(cpu.isa().kind()), n, k, w)
+        Self::of_kind(DotKind::of(cpu), n, k, w)
     }
 
     #[track_caller]
@@ -94,7 +95,7 @@ impl QuantizedWeight {
         assert!(k <= MAX_K, "sums over {k} products of 8 bits do not fit an i32; the most is {MAX_K}");
         assert_eq!(w.len(), area(n, k), "a weight of {n} x {k}");
         let (width, group) = (kind.columns(), kind.group());
-        let depth = k.div_ceil(group);
+        let depth = kind.depth(k);
         let mut panels = vec![Line([0; 64]); (n.next_multiple_of(width) * depth).div_ceil(16)];
         let (mut scale, mut offset) = (vec![0.0; n], vec![0.0; n]);
         for (j, row) in w.chunks_exact(k.max(1)).enumerate() {
@@ -129,19 +130,25 @@ impl QuantizedWeight {
 
     /// Words of scratch that [`linear`] needs for m rows: the quantized rows, with scale and offset.
     pub const fn scratch_len(&self, m: usize) -> usize {
-        area(m, self.row_stride() + 2)
+        let [rows, _] = self.kind.padding();
+        area(m.next_multiple_of(rows), self.row_stride()).saturating_add(area(m, 2))
+    }
+
+    /// Groups of a row, with those that fill whole tiles.
+    const fn depth(&self) -> usize {
+        self.kind.depth(self.k)
     }
 
     /// Words from one quantized row to the next. Rows a multiple of 4 KiB apart would compete for the same cache sets, so
     /// they are a cache line farther apart.
     const fn row_stride(&self) -> usize {
-        let groups = self.k.div_ceil(self.kind.group());
+        let groups = self.depth();
         if groups > 0 && groups.is_multiple_of(ALIASING_STRIDE) { groups + 16 } else { groups }
     }
 
     /// True if the weight was quantized for the instructions of `cpu`.
     pub fn fits(&self, cpu: &Cpu) -> bool {
-        self.kind == DotKind::of(cpu.isa().kind())
+        self.kind == DotKind::of(cpu)
     }
 }
 

@@ -25,7 +25,7 @@ const SIZES: [[usize; 3]; 13] = [
 /// Every kind of instructions of this machine, on one and two threads.
 fn machines() -> Vec<(DotKind, Cpu)> {
     let isa = *Isa::real().last().unwrap();
-    let (found, missing): (Vec<_>, Vec<_>) = DotKind::ALL.into_iter().partition(|kind| kind.detected());
+    let (found, missing): (Vec<_>, Vec<_>) = DotKind::ALL.iter().copied().partition(|kind| kind.detected());
     missing.iter().for_each(|kind| println!("SKIPPED: this machine lacks {kind:?}"));
     found.into_iter().flat_map(|kind| [1, 2].map(|threads| (kind, Cpu::new(isa, threads).unwrap()))).collect()
 }
@@ -175,8 +175,8 @@ fn constant_rows_are_exact() {
 #[should_panic(expected = "quantize it on the same Cpu")]
 fn weight_for_other_instructions_is_rejected() {
     let cpu = Cpu::new(*Isa::real().last().unwrap(), 1).unwrap();
-    let usual = DotKind::of(cpu.isa().kind());
-    let other = DotKind::ALL.into_iter().find(|kind| kind.columns() != usual.columns()).unwrap();
+    let usual = DotKind::of(&cpu);
+    let other = DotKind::ALL.iter().copied().find(|kind| kind.columns() != usual.columns()).unwrap();
     let weight = QuantizedWeight::of_kind(other, 8, 8, &[1.0; 64]);
     linear(&cpu, &[1.0; 8], &weight, &mut [0.0; 8], SliceEpilogue::NONE, &mut [0; 16]);
 }

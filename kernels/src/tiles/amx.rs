@@ -120,6 +120,76 @@ impl Drop for Configured {
     }
 }
 
+/// Multiplies with the instruction `$product`, as [`MatrixUnit::multiply`] describes.
+macro_rules! multiply {
+    ($product:literal, $sections:expr, $blocks:expr, $lda:expr, $c:expr, $ldc:expr, $add:expr) => {
+        asm!(
+            "test {n}, {n}",
+            "jz 3f",
+            "tileloadd tmm0, [{c} + {ldc}*1]",
+            "tileloadd tmm1, [{c} + {ldc}*1 + 64]",
+            "tileloadd tmm2, [{below} + {ldc}*1]",
+            "tileloadd tmm3, [{below} + {ldc}*1 + 64]",
+            "jmp 4f",
+            "3:",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "4:",
+            "cmp {section}, {end}",
+            "je 6f",
+            // A section: both row blocks of A, and B.
+            "mov {a}, [{section}]",
+            "mov {b}, [{section} + 8]",
+            "add {section}, 16",
+            "mov {n}, {lda}",
+            "shl {n}, 4",
+            "add {n}, {a}",
+            "mov {a1}, {n}",
+            "mov {n}, {blocks}",
+            "test {n}, {n}",
+            "jz 4b",
+            ".p2align 5",
+            "5:",
+            "tileloadd tmm6, [{b} + {ldb}*1]",
+            "tileloadd tmm4, [{a} + {lda}*1]",
+            concat!($product, " tmm0, tmm4, tmm6"),
+            "tileloadd tmm7, [{b} + {ldb}*1 + 64]",
+            concat!($product, " tmm1, tmm4, tmm7"),
+            "tileloadd tmm5, [{a1} + {lda}*1]",
+            concat!($product, " tmm2, tmm5, tmm6"),
+            concat!($product, " tmm3, tmm5, tmm7"),
+            "add {a}, 64",
+            "add {a1}, 64",
+            "add {b}, 2048",
+            "dec {n}",
+            "jnz 5b",
+            "jmp 4b",
+            "6:",
+            "tilestored [{c} + {ldc}*1], tmm0",
+            "tilestored [{c} + {ldc}*1 + 64], tmm1",
+            "tilestored [{below} + {ldc}*1], tmm2",
+            "tilestored [{below} + {ldc}*1 + 64], tmm3",
+            c = in(reg) $c,
+            below = in(reg) $c.wrapping_add(16 * $ldc),
+            ldc = in(reg) 4 * $ldc,
+            section = inout(reg) $sections.as_ptr() => _,
+            end = in(reg) $sections.as_ptr_range().end,
+            a = out(reg) _,
+            a1 = out(reg) _,
+            b = out(reg) _,
+            lda = in(reg) 4 * $lda,
+            ldb = in(reg) 128usize,
+            n = inout(reg) usize::from($add) => _,
+            blocks = in(reg) $blocks,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
+}
+
 // SAFETY: the only constructor is `detect`.
 unsafe impl MatrixUnit for Amx {
     type Configured = Configured;
@@ -139,71 +209,13 @@ unsafe impl MatrixUnit for Amx {
         const { assert!(size_of::<Section>() == 16) };
         // SAFETY: the token proves that the instructions exist and are permitted, the caller that the thread has configured
         // the registers and may access the memory. With no section or no block, C is loaded or cleared, and stored.
-        unsafe {
-            asm!(
-                "test {n}, {n}",
-                "jz 3f",
-                "tileloadd tmm0, [{c} + {ldc}*1]",
-                "tileloadd tmm1, [{c} + {ldc}*1 + 64]",
-                "tileloadd tmm2, [{below} + {ldc}*1]",
-                "tileloadd tmm3, [{below} + {ldc}*1 + 64]",
-                "jmp 4f",
-                "3:",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "4:",
-                "cmp {section}, {end}",
-                "je 6f",
-                // A section: both row blocks of A, and B.
-                "mov {a}, [{section}]",
-                "mov {b}, [{section} + 8]",
-                "add {section}, 16",
-                "mov {n}, {lda}",
-                "shl {n}, 4",
-                "add {n}, {a}",
-                "mov {a1}, {n}",
-                "mov {n}, {blocks}",
-                "test {n}, {n}",
-                "jz 4b",
-                ".p2align 5",
-                "5:",
-                "tileloadd tmm6, [{b} + {ldb}*1]",
-                "tileloadd tmm4, [{a} + {lda}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b} + {ldb}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{a1} + {lda}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a}, 64",
-                "add {a1}, 64",
-                "add {b}, 2048",
-                "dec {n}",
-                "jnz 5b",
-                "jmp 4b",
-                "6:",
-                "tilestored [{c} + {ldc}*1], tmm0",
-                "tilestored [{c} + {ldc}*1 + 64], tmm1",
-                "tilestored [{below} + {ldc}*1], tmm2",
-                "tilestored [{below} + {ldc}*1 + 64], tmm3",
-                c = in(reg) c,
-                below = in(reg) c.wrapping_add(16 * ldc),
-                ldc = in(reg) 4 * ldc,
-                section = inout(reg) sections.as_ptr() => _,
-                end = in(reg) sections.as_ptr_range().end,
-                a = out(reg) _,
-                a1 = out(reg) _,
-                b = out(reg) _,
-                lda = in(reg) 4 * lda,
-                ldb = in(reg) 128usize,
-                n = inout(reg) usize::from(add) => _,
-                blocks = in(reg) blocks,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        }
+        unsafe { multiply!("tdpbf16ps", sections, blocks, lda, c, ldc, add) }
+    }
+
+    #[inline]
+    unsafe fn multiply_bytes(self, section: Section, blocks: usize, lda: usize, c: *mut i32, ldc: usize) {
+        let sections = [section];
+        // SAFETY: as above.
+        unsafe { multiply!("tdpbusd", sections, blocks, lda, c, ldc, false) }
     }
 }

@@ -1,6 +1,6 @@
 //! The definition of the module in plain Rust.
 
-use super::{BLOCK, MatrixUnit, SIDE, Section};
+use super::{GROUPS, MatrixUnit, SIDE, Section};
 
 /// Token of the emulated unit; available on every machine.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,6 @@ unsafe impl MatrixUnit for Emulated {
     fn configure(self) {}
 
     unsafe fn multiply(self, sections: &[Section], blocks: usize, lda: usize, c: *mut f32, ldc: usize, add: bool) {
-        const PAIRS: usize = BLOCK / 2;
         for i in 0..SIDE {
             for j in 0..SIDE {
                 // SAFETY: the caller guarantees 32 x 32 elements of C, and the pairs of each section.
@@ -74,12 +73,28 @@ unsafe impl MatrixUnit for Emulated {
                     let c = c.add(i * ldc + j);
                     let mut sum = if add { c.read() } else { 0.0 };
                     for section in sections {
-                        for first in (0..blocks).map(|block| block * PAIRS) {
+                        for first in (0..blocks).map(|block| block * GROUPS) {
                             let pair = |p: usize| (*section.a.add(i * lda + p), *section.b.add(p * SIDE + j));
-                            sum = block(sum, (first..first + PAIRS).map(pair));
+                            sum = block(sum, (first..first + GROUPS).map(pair));
                         }
                     }
                     c.write(sum);
+                }
+            }
+        }
+    }
+
+    unsafe fn multiply_bytes(self, section: Section, blocks: usize, lda: usize, c: *mut i32, ldc: usize) {
+        for i in 0..SIDE {
+            for j in 0..SIDE {
+                // SAFETY: the caller guarantees 32 x 32 elements of C, and the groups of the section.
+                unsafe {
+                    let product = |p: usize| {
+                        let (a, b) = (*section.a.add(i * lda + p), *section.b.add(p * SIDE + j));
+                        let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
+                        products.map(|(a, b)| i32::from(a) * i32::from(b as i8)).sum::<i32>()
+                    };
+                    c.add(i * ldc + j).write((0..blocks * GROUPS).map(product).fold(0, i32::wrapping_add));
                 }
             }
         }

@@ -177,9 +177,9 @@ pub(crate) fn loop_of_peak(tiles: Tiles, rounds: u32) -> Option<f64> {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Section {
-    /// Pairs of bf16 along k: 32 rows.
+    /// Pairs of bf16 along k, or groups of bytes: 32 rows.
     pub a: *const u32,
-    /// Pairs of bf16 along k: row p has those of 32 columns for pair p. Rows follow each other.
+    /// The same: row p has those of 32 columns for pair p. Rows follow each other.
     pub b: *const u32,
 }
 
@@ -206,4 +206,14 @@ pub(crate) unsafe trait MatrixUnit: Copy + Send + Sync {
     /// `lda` pairs apart, and `b` for 16 · `blocks` rows of 32 pairs. `c` is valid for reading and writing 32 rows of 32
     /// floats, `ldc` apart.
     unsafe fn multiply(self, sections: &[Section], blocks: usize, lda: usize, c: *mut f32, ldc: usize, add: bool);
+
+    /// C\[32, 32\] = A · B of bytes, four neighboring k in a group where [`multiply`](Self::multiply) has a pair: those of A
+    /// are unsigned, those of B signed, and the sums i32 modulo 2^32. A block has 16 groups.
+    ///
+    /// # Safety
+    /// As [`multiply`](Self::multiply), for i32 and one section.
+    unsafe fn multiply_bytes(self, section: Section, blocks: usize, lda: usize, c: *mut i32, ldc: usize);
 }
+
+/// Groups of a block: pairs of bf16, or four bytes.
+pub(crate) const GROUPS: usize = 16;

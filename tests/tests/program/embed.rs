@@ -132,3 +132,42 @@ fn eight_bits_give_nearly_the_vectors_of_f32_and_the_command_says_how_near() {
     finish(&mut albert(&[&arguments[..], &["--gradients"]].concat()))
         .fails_with(&["--gradients needs another --precision than int8"]);
 }
+
+/// Deviations of the last hidden state from f32.
+#[test]
+fn every_precision_is_as_near_to_f32_as_its_bits() {
+    let folder = folder(0);
+    let path = folder.path().to_str().unwrap();
+    let out = folder.path().join("out.safetensors");
+    for (precision, range) in [("bf16", 1e-4..0.1), ("bf16x3", 1e-8..1e-4), ("bf16x6", 1e-9..3e-6)] {
+        let arguments = ["forward", "--model", path, "--text", TEXTS[0], "--precision", precision, "--compare"];
+        let printed = finish(&mut albert(&[&arguments[..], &["-o", out.to_str().unwrap()]].concat())).succeeds().stdout;
+        let row = printed.lines().find(|line| line.starts_with("hidden.2")).expect("a row for the last hidden state");
+        let relative: f64 = row.split_whitespace().nth(2).unwrap().parse().unwrap();
+        assert!(range.contains(&relative), "{precision}:\n{printed}");
+    }
+    let automatic = ["embed", "--model", path, "--precision", "auto", "/dev/null"];
+    finish(&mut albert(&automatic)).succeeds().says(&["precision: "]);
+}
+
+#[test]
+fn weights_beyond_bf16_are_refused_in_bf16_alone() {
+    let folder = folder(0);
+    let mut embedder = Embedder::load(folder.path(), Pooling::Mean, Device::cpu().unwrap()).unwrap();
+    embedder.set_precision(engine::Precision::Bf16).unwrap();
+    let file = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::MAX.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    let path = folder.path().to_str().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let arguments =
+        ["forward", "--model", path, "--text", TEXTS[0], "-o", out.to_str().unwrap(), "--precision", "bf16"];
+    finish(&mut albert(&arguments)).fails_with(&[
+        "precision = bf16: ",
+        "holds 3.4028235e38",
+        "at most 3.39e38",
+        "choose f32",
+    ]);
+}

@@ -62,6 +62,19 @@ fn one_thread_and_two_give_the_same_bytes() {
 }
 
 #[test]
+fn an_automatic_precision_is_chosen_once() {
+    let world = World::new();
+    let automatic = ["compute.precision=auto", "schedule.steps=8"];
+    finish(&mut albert(&world.pretrain("auto", &automatic))).succeeds().says(&["precision: "]);
+    let config = fs::read_to_string(world.path("auto").join("config.toml")).unwrap();
+    assert!(config.contains("precision = ") && !config.contains("auto\""), "{config}");
+    // A run in bf16 stays in bf16, also where f32 would be chosen.
+    finish(&mut albert(&world.pretrain("bf16", &["compute.precision=bf16", "schedule.steps=8"]))).succeeds();
+    let resumed = world.pretrain("bf16", &[&automatic[..], &["--resume"]].concat());
+    finish(&mut albert(&resumed)).succeeds().says(&["precision: bf16"]);
+}
+
+#[test]
 fn killed_at_any_moment_and_resumed_ends_with_the_bytes_of_an_uninterrupted_run() {
     let world = World::new();
     let more = ["schedule.steps=400", "run.checkpoint_interval=4", "evaluation.interval=60"];

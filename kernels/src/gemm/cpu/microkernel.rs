@@ -257,7 +257,7 @@ pub(crate) struct PanelB<'a, G> {
 /// need some of them.
 #[derive(Clone, Copy)]
 pub(crate) struct NextTile {
-    /// C at the next tile; any address.
+    /// C at the next tile; any address. Null: neither C nor the matrix is prefetched.
     pub c: *const f32,
     /// The epilogue's matrix at the next tile, or `c` if it has none; any address.
     pub matrix: *const f32,
@@ -270,7 +270,7 @@ pub(crate) struct NextTile {
 }
 
 impl NextTile {
-    /// Null addresses: the prefetches have no effect.
+    /// Nothing to prefetch. A prefetch from page 0 would have no effect but a walk through the page table each time.
     pub(super) const NONE: Self =
         Self { c: std::ptr::null(), matrix: std::ptr::null(), ldc: 0, b: std::ptr::null(), lines: 0 };
 
@@ -285,10 +285,12 @@ impl NextTile {
     /// Prefetches row `i`, `width` columns wide.
     #[inline(always)]
     fn prefetch_row(self, i: usize, width: usize) {
-        for matrix in [self.c, self.matrix] {
-            let row = matrix.wrapping_add(i.wrapping_mul(self.ldc));
-            for line in (0..width).step_by(16) {
-                prefetch(row.wrapping_add(line));
+        if !self.c.is_null() {
+            for matrix in [self.c, self.matrix] {
+                let row = matrix.wrapping_add(i.wrapping_mul(self.ldc));
+                for line in (0..width).step_by(16) {
+                    prefetch(row.wrapping_add(line));
+                }
             }
         }
         for line in i * self.lines..(i + 1) * self.lines {
