@@ -29,9 +29,25 @@ impl<'a> Operand<'a> {
     #[inline(always)]
     pub(super) fn load<S: Simd>(self, simd: S, start: usize, count: usize) -> S::F32 {
         match self {
-            Self::F32(x) => f32::load_partial(simd, &x[start..start + count]),
-            Self::Bf16(x) => bf16::load_partial(simd, &x[start..start + count]),
+            Self::F32(x) => load(simd, &x[start..start + count]),
+            Self::Bf16(x) => load(simd, &x[start..start + count]),
         }
+    }
+}
+
+/// Loads all of `x`, at most LANES elements. A whole vector is one load: partial ones of bf16 are copied first.
+#[inline(always)]
+fn load<S: Simd, X: Element>(simd: S, x: &[X]) -> S::F32 {
+    if x.len() == S::LANES { X::load(simd, x) } else { X::load_partial(simd, x) }
+}
+
+/// Stores the first lanes to all of `x`, as [`load`].
+#[inline(always)]
+fn store<S: Simd, X: Element>(simd: S, x: &mut [X], value: S::F32) {
+    if x.len() == S::LANES {
+        X::store(simd, x, value);
+    } else {
+        X::store_partial(simd, x, value);
     }
 }
 
@@ -58,8 +74,8 @@ impl<'a> Output<'a> {
         // SAFETY: the caller's promise; no slice outlives this call.
         unsafe {
             match self {
-                Self::F32(c) => f32::load_partial(simd, c.slice(start..start + count)),
-                Self::Bf16(c) => bf16::load_partial(simd, c.slice(start..start + count)),
+                Self::F32(c) => load(simd, c.slice(start..start + count)),
+                Self::Bf16(c) => load(simd, c.slice(start..start + count)),
             }
         }
     }
@@ -72,8 +88,8 @@ impl<'a> Output<'a> {
         // SAFETY: the caller's promise; no slice outlives this call.
         unsafe {
             match self {
-                Self::F32(c) => f32::store_partial(simd, c.slice(start..start + count), value),
-                Self::Bf16(c) => bf16::store_partial(simd, c.slice(start..start + count), value),
+                Self::F32(c) => store(simd, c.slice(start..start + count), value),
+                Self::Bf16(c) => store(simd, c.slice(start..start + count), value),
             }
         }
     }
