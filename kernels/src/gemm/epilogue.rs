@@ -4,8 +4,7 @@ use super::operand::{Operand, Output};
 use super::{Beta, Gemm};
 use crate::activation::Activation;
 use crate::dropout::{BLOCK, Dropout};
-use crate::pool::Disjoint;
-use crate::simd::{Element, Simd, WIDTH, Wide, from_fn};
+use crate::simd::{DType, Element, Simd, WIDTH, Wide, from_fn};
 use std::ops::Range;
 
 /// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C with
@@ -278,18 +277,19 @@ impl<'a> TileEpilogue<'a> {
         }
     }
 
-    /// Applies the rest of the epilogue to a full tile of `height` rows and `nv` vectors, which is stored in C in f32
-    /// with its bias. `[start, ldc, column]`: index of the tile in C, leading dimension, first column. Four vectors are
-    /// computed together, because an activation is a dependency chain of some twenty steps.
+    /// Applies the epilogue to a tile of `height` rows and `nv` vectors of sums, and stores it. `[start, ldc, column]`: index
+    /// of the tile in C, leading dimension, first column. Four vectors are computed together, because an activation is a
+    /// dependency chain of some twenty steps.
     ///
     /// # Safety
-    /// The tile is within C and within the epilogue's matrices, which are f32 like C; no other thread accesses it
-    /// there.
+    /// `sums` holds the tile; it may be the tile in C. The tile is within C and within the epilogue's matrices, which are stored
+    /// as X like C; no other thread accesses it there.
     #[inline(always)]
-    pub(super) unsafe fn finish_tile<S: Simd>(
+    pub(super) unsafe fn finish_tile<S: Simd, X: Element>(
         &self,
         simd: S,
-        c: Disjoint<'_, f32>,
+        sums: Sums<'_>,
+        c: *mut X,
         [start, ldc, column]: [usize; 3],
         [height, nv]: [usize; 2],
         mask: &Mask<'_>,
@@ -299,21 +299,29 @@ impl<'a> TileEpilogue<'a> {
         for first in (0..vectors).step_by(WIDTH) {
             // Past the end, the last vector is repeated and its result discarded.
             let of: [usize; WIDTH] = from_fn(|i| (first + i).min(vectors - 1));
-            let at = from_fn(|i| start + of[i] / nv * ldc + of[i] % nv * S::LANES);
+            let at: [usize; WIDTH] = from_fn(|i| start + of[i] / nv * ldc + of[i] % nv * S::LANES);
             let count = WIDTH.min(vectors - first);
+            let from: [usize; WIDTH] = from_fn(|i| of[i] / nv * sums.leading + of[i] % nv * S::LANES);
             // SAFETY: the caller's promise for each of the vectors.
-            let p = unsafe { load_four(simd, c.ptr(0), &at) };
+            let mut p = unsafe { load_four(simd, sums.first, &from) };
+            if let Some(bias) = sums.bias {
+                p = wide.add(p, from_fn(|i| simd.load(&bias[column + of[i] % nv * S::LANES..])));
+            }
             let y = match (kind, matrix) {
+                (EpilogueKind::None | EpilogueKind::Bias, _) => p,
                 (EpilogueKind::BiasActivation { activation, .. }, _) => {
-                    if let Some(Output::F32(pre)) = pre {
+                    if let Some(pre) = pre {
                         // SAFETY: as above.
-                        unsafe { store_first(simd, pre.ptr(0), &at[..count], &p) };
+                        unsafe { store_first(simd, pre.start::<X>(), &at[..count], &p) };
+                        if X::DTYPE == DType::Bf16 {
+                            p = wide.round_bf16(p);
+                        }
                     }
                     activation.apply(wide, p)
                 }
-                (EpilogueKind::ActivationBackward(activation), Some(Operand::F32(pre))) => {
+                (EpilogueKind::ActivationBackward(activation), Some(pre)) => {
                     // SAFETY: as above.
-                    let pre = unsafe { load_four(simd, pre.as_ptr(), &at) };
+                    let pre = unsafe { load_four(simd, pre.start::<X>(), &at) };
                     wide.mul(p, activation.derivative(wide, pre))
                 }
                 (EpilogueKind::BiasDropoutResidual { .. }, matrix) => {
@@ -324,16 +332,26 @@ impl<'a> TileEpilogue<'a> {
                     }
                     match matrix {
                         // SAFETY: as above.
-                        Some(Operand::F32(residual)) => wide.add(y, unsafe { load_four(simd, residual.as_ptr(), &at) }),
-                        _ => y,
+                        Some(residual) => wide.add(y, unsafe { load_four(simd, residual.start::<X>(), &at) }),
+                        None => y,
                     }
                 }
-                _ => unreachable!("f32 C has f32 epilogue matrices; other epilogues end with the bias"),
+                (EpilogueKind::ActivationBackward(_), None) => unreachable!("an epilogue of this kind has a matrix"),
             };
             // SAFETY: as above.
-            unsafe { store_first(simd, c.ptr(0), &at[..count], &y) };
+            unsafe { store_first(simd, c, &at[..count], &y) };
         }
     }
+}
+
+/// Sums of a tile that an epilogue finishes.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<'a> {
+    pub first: *const f32,
+    /// Floats from a row to the next.
+    pub leading: usize,
+    /// Bias of all columns of C, if it is not added yet.
+    pub bias: Option<&'a [f32]>,
 }
 
 /// The four vectors at `x + at[i]`. Not a closure, which may stay a call.
@@ -341,11 +359,11 @@ impl<'a> TileEpilogue<'a> {
 /// # Safety
 /// `x + at[i]` is valid for reading a vector.
 #[inline(always)]
-unsafe fn load_four<S: Simd>(simd: S, x: *const f32, at: &[usize; WIDTH]) -> [S::F32; WIDTH] {
+unsafe fn load_four<S: Simd, X: Element>(simd: S, x: *const X, at: &[usize; WIDTH]) -> [S::F32; WIDTH] {
     let mut y = [simd.zero(); WIDTH];
     for (y, &at) in y.iter_mut().zip(at) {
         // SAFETY: the caller's promise.
-        *y = unsafe { simd.load_ptr(x.add(at)) };
+        *y = unsafe { X::load_ptr(simd, x.add(at)) };
     }
     y
 }
@@ -355,10 +373,10 @@ unsafe fn load_four<S: Simd>(simd: S, x: *const f32, at: &[usize; WIDTH]) -> [S:
 /// # Safety
 /// `x + at[i]` is valid for writing a vector.
 #[inline(always)]
-unsafe fn store_first<S: Simd>(simd: S, x: *mut f32, at: &[usize], y: &[S::F32; WIDTH]) {
+unsafe fn store_first<S: Simd, X: Element>(simd: S, x: *mut X, at: &[usize], y: &[S::F32; WIDTH]) {
     for (&at, &y) in at.iter().zip(y) {
         // SAFETY: the caller's promise.
-        unsafe { simd.store_ptr(x.add(at), y) };
+        unsafe { X::store_ptr(simd, x.add(at), y) };
     }
 }
 

@@ -18,6 +18,18 @@ impl<'a> Operand<'a> {
             DType::Bf16 => Self::Bf16(bytemuck::cast_slice(x)),
         }
     }
+    /// The first element.
+    ///
+    /// # Panics
+    /// If the elements are not stored as X.
+    #[inline(always)]
+    pub(super) fn start<X: Element>(self) -> *const X {
+        match (self, X::DTYPE) {
+            (Self::F32(x), DType::F32) => x.as_ptr().cast(),
+            (Self::Bf16(x), DType::Bf16) => x.as_ptr().cast(),
+            _ => panic!("a matrix of an epilogue is stored as C is"),
+        }
+    }
     #[inline(always)]
     pub(super) fn from(self, start: usize) -> Self {
         match self {
@@ -63,6 +75,18 @@ impl<'a> Output<'a> {
         match C::DTYPE {
             DType::F32 => Self::F32(Disjoint::new(bytemuck::cast_slice_mut(c))),
             DType::Bf16 => Self::Bf16(Disjoint::new(bytemuck::cast_slice_mut(c))),
+        }
+    }
+    /// The first element.
+    ///
+    /// # Panics
+    /// If the elements are not stored as X.
+    #[inline(always)]
+    pub(super) fn start<X: Element>(self) -> *mut X {
+        match (self, X::DTYPE) {
+            (Self::F32(c), DType::F32) => c.ptr(0).cast(),
+            (Self::Bf16(c), DType::Bf16) => c.ptr(0).cast(),
+            _ => panic!("a matrix of an epilogue is stored as C is"),
         }
     }
     /// `count` <= LANES elements from `start` on; zeros in the other lanes.

@@ -8,7 +8,7 @@ use super::blocks::{BlockB, RowPanels, Steps};
 use super::microkernel::{Destination, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile};
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
-use crate::gemm::epilogue::{Mask, Position, Scales, TileEpilogue};
+use crate::gemm::epilogue::{Mask, Position, Scales, Sums, TileEpilogue};
 use crate::gemm::operand::Output;
 use crate::pool::{Disjoint, part};
 use crate::simd::Simd;
@@ -107,7 +107,7 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
             let panel_b = b.panel(j, column + nr <= columns.end);
             if tiles.tile(m, height, panel_a, panel_b, row, column) {
                 tiles.finish_tile(m, height, row, column, &mask);
-            } else {
+            } else if !tiles.finish_buffer(m, height, row, column, &mask) {
                 for i in 0..height {
                     let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
                     // SAFETY: the buffer is this thread's, and no other reference to it is alive.
@@ -211,8 +211,34 @@ impl<'a> Tiles<'a> {
             // SAFETY: `destination` bounds the tile in C, and `Epilogue::check` requires the epilogue's matrices to be
             // as long as C; batches, which start elsewhere in C, have no epilogue with matrices. Only this task
             // accesses its rectangle.
-            unsafe { self.epilogue.finish_tile(m.simd(), c, position, [height, M::SIZE.vectors], mask) };
+            unsafe {
+                let first = c.ptr(position[0]).cast_const();
+                let sums = Sums { first, leading: self.ldc, bias: None };
+                self.epilogue.finish_tile(m.simd(), sums, c.ptr(0), position, [height, M::SIZE.vectors], mask);
+            }
         }
+    }
+
+    /// Applies the epilogue to a tile in `tile_buffer` and stores it in C, if the tile is of bf16, has all its columns and its
+    /// last sums; otherwise returns false.
+    #[inline(always)]
+    fn finish_buffer<M: Microkernel>(&self, m: M, height: usize, row: usize, column: usize, mask: &Mask<'_>) -> bool {
+        let Output::Bf16(c) = self.c else { return false };
+        let has_all_sums = self.last && (self.addend == Addend::Nothing || M::FROM_OLD_VALUES);
+        if !has_all_sums || M::QUANTIZED || column + M::NR > self.columns.end {
+            return false;
+        }
+        let position = [self.c_start + row * self.ldc + column, self.ldc, column];
+        assert!(position[0].saturating_add(span(height, M::NR, self.ldc)) <= c.len());
+        let bias = self.epilogue.bias_in_registers(true);
+        let sums = Sums { first: self.tile_buffer.ptr(0), leading: M::NR, bias };
+        // SAFETY: the assert bounds the tile in C. `Epilogue::check` requires the epilogue's matrices to be as long as C and stored
+        // as it is; batches, which start elsewhere in C, have no epilogue with matrices. Only this task accesses its rectangle,
+        // and the buffer holds the tile.
+        unsafe {
+            self.epilogue.finish_tile(m.simd(), sums, c.ptr(0), position, [height, M::SIZE.vectors], mask);
+        }
+        true
     }
 
     /// Position of `count` columns of a row in the thread's buffer of partial sums.
