@@ -9,7 +9,9 @@ pub(crate) struct Emulated;
 /// Zero of the same sign if `x` is denormal.
 #[inline(always)]
 fn flush(x: f32) -> f32 {
-    if x.is_subnormal() { 0f32.copysign(x) } else { x }
+    // Without a branch, so that loops over columns vectorize.
+    let bits = x.to_bits();
+    f32::from_bits(if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits })
 }
 
 /// a · b + c, rounded once and flushed; `a` and `b` are bf16 and, like `c`, not denormal.
@@ -36,7 +38,7 @@ fn is_below_normal(a: f32, b: f32, c: f32) -> bool {
 
 /// a + b, flushed. A sum of f32 that is tiny is exact, so it is tiny before rounding too.
 #[inline(always)]
-pub(super) fn add(a: f32, b: f32) -> f32 {
+pub(super) fn add_flushed(a: f32, b: f32) -> f32 {
     flush(a + b)
 }
 
@@ -46,17 +48,22 @@ pub(super) fn halves(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
 }
 
-/// C + the sum over a block of pairs.
+/// Multiply-adds of 32 columns: chain = a · b + chain.
 #[inline(always)]
-pub(super) fn block(c: f32, pairs: impl Iterator<Item = (u32, u32)>) -> f32 {
-    let mut chains = [0f32; 2];
-    for (a, b) in pairs {
-        let (a, b) = (halves(a), halves(b));
-        for (half, chain) in chains.iter_mut().enumerate() {
-            *chain = fma(flush(a[half]), flush(b[half]), *chain);
+fn step(a: f32, b: &[f32; SIDE], chain: &mut [f32; SIDE]) {
+    let old = *chain;
+    let mut has_least = false;
+    for j in 0..SIDE {
+        let sum = a.mul_add(b[j], old[j]);
+        has_least |= sum.abs() == f32::MIN_POSITIVE;
+        chain[j] = flush(sum);
+    }
+    // Such a sum may be tiny: again, one by one.
+    if has_least {
+        for j in 0..SIDE {
+            chain[j] = fma(a, b[j], old[j]);
         }
     }
-    add(flush(c), add(chains[0], chains[1]))
 }
 
 // SAFETY: needs no special instructions.
@@ -65,25 +72,38 @@ unsafe impl MatrixUnit for Emulated {
 
     fn configure(self) {}
 
+    #[inline(always)]
     unsafe fn multiply(self, sections: &[Section], blocks: usize, lda: usize, c: *mut f32, ldc: usize, add: bool) {
         for i in 0..SIDE {
-            for j in 0..SIDE {
-                // SAFETY: the caller guarantees 32 x 32 elements of C, and the pairs of each section.
-                unsafe {
-                    let c = c.add(i * ldc + j);
-                    let mut sum = if add { c.read() } else { 0.0 };
-                    for section in sections {
-                        for first in (0..blocks).map(|block| block * GROUPS) {
-                            let pair = |p: usize| (*section.a.add(i * lda + p), *section.b.add(p * SIDE + j));
-                            sum = block(sum, (first..first + GROUPS).map(pair));
+            // SAFETY: the caller guarantees 32 x 32 elements of C, and the pairs of each section.
+            unsafe {
+                let c = c.add(i * ldc).cast::<[f32; SIDE]>();
+                let mut sums = if add { c.read_unaligned() } else { [0.0; SIDE] };
+                for section in sections {
+                    for first in (0..blocks).map(|block| block * GROUPS) {
+                        let [mut even, mut odd] = [[0f32; SIDE]; 2];
+                        for p in first..first + GROUPS {
+                            let pair = section.b.add(p * SIDE).cast::<[u32; SIDE]>().read_unaligned();
+                            let [mut b0, mut b1] = [[0f32; SIDE]; 2];
+                            for j in 0..SIDE {
+                                let [even, odd] = halves(pair[j]);
+                                (b0[j], b1[j]) = (flush(even), flush(odd));
+                            }
+                            let [a0, a1] = halves(*section.a.add(i * lda + p));
+                            step(flush(a0), &b0, &mut even);
+                            step(flush(a1), &b1, &mut odd);
+                        }
+                        for j in 0..SIDE {
+                            sums[j] = add_flushed(flush(sums[j]), add_flushed(even[j], odd[j]));
                         }
                     }
-                    c.write(sum);
                 }
+                c.write_unaligned(sums);
             }
         }
     }
 
+    #[inline(always)]
     unsafe fn multiply_bytes(self, section: Section, blocks: usize, lda: usize, c: *mut i32, ldc: usize) {
         for i in 0..SIDE {
             for j in 0..SIDE {

@@ -1,6 +1,6 @@
 //! Bits of every kind of tiles against each other, against a second definition, and against constants.
 
-use super::emulated::{add, fma, halves};
+use super::emulated::{add_flushed, fma, halves};
 use super::{BLOCK, Emulated, MatrixUnit, SIDE, Section, TileKind, Tiles, Unit};
 use crate::check::Guarded;
 use crate::num::philox::Stream;
@@ -132,7 +132,7 @@ impl Problem {
         let flushes = by != Change::NoFlushing;
         let zeroed = |x: f32| if flushes && x.is_subnormal() { 0f32.copysign(x) } else { x };
         let fma = |a: f32, b: f32, c: f32| if flushes { fma(zeroed(a), zeroed(b), c) } else { a.mul_add(b, c) };
-        let add = |a: f32, b: f32| if flushes { add(a, b) } else { a + b };
+        let add = |a: f32, b: f32| if flushes { add_flushed(a, b) } else { a + b };
         let length = match by {
             Change::Block(terms) => terms / 2,
             _ => PAIRS,
