@@ -45,7 +45,9 @@ impl StateHeader {
     /// continues a state of version 1 has other bits from there on than version 1 would have given it.
     ///
     /// 3: a dropout mask takes a byte per element, so a run with dropout draws other masks from there on.
-    pub const VERSION: u32 = 3;
+    ///
+    /// 4: bf16 is multiplied on tiles; `compute.precision` was `compute.activations`.
+    pub const VERSION: u32 = 4;
 }
 
 /// A group of tensors of a state: the name before the slash, and the tensors in order.
@@ -75,12 +77,24 @@ pub struct LoadedState {
     file: Safetensors,
 }
 
+/// The precision of a run, by the name that its version had for it.
+fn precision_of(config: &Value) -> Option<&str> {
+    let compute = config.get("compute")?;
+    compute.get("precision").or_else(|| compute.get("activations"))?.as_str()
+}
+
 impl LoadedState {
     /// A message, if an earlier version of the program wrote the state.
     pub fn earlier_version(&self) -> Option<String> {
         let (written, now) = (self.header.version, StateHeader::VERSION);
-        (written < now).then(|| {
-            let differs = if written < 2 { "rounds some sums and draws dropout" } else { "draws dropout" };
+        // A run in f32 has the same bits in versions 3 and 4.
+        let is_f32 = precision_of(&self.header.config).is_none_or(|precision| precision == "f32");
+        (written < 3 || written < now && !is_f32).then(|| {
+            let differs = match written {
+                1 => "rounds some sums and draws dropout",
+                2 => "draws dropout",
+                _ => "multiplies bf16",
+            };
             format!(
                 "{} is a state of version {written}, this program has version {now}, which {differs} differently: \
                  the run continues, but no single version reproduces all of it",
@@ -102,7 +116,13 @@ impl LoadedState {
     /// # Errors
     /// [`CheckpointError::OtherConfig`].
     pub fn expect_config(&self, now: &Value) -> Result<(), CheckpointError> {
-        self.expect(&self.header.config, now)
+        let mut then = self.header.config.clone();
+        if let Some(compute) = then.get_mut("compute").and_then(Value::as_object_mut)
+            && let Some(precision) = compute.remove("activations")
+        {
+            compute.insert("precision".to_owned(), precision);
+        }
+        self.expect(&then, now)
     }
 
     /// Refuses other inputs (tokenizer, data) than those that the run was started with.

@@ -333,14 +333,17 @@ fn the_last_two_states_stay() {
 
 #[test]
 fn a_state_of_an_earlier_version_is_read_and_says_what_differs() {
-    for (version, differs) in [
-        (1, Some("rounds some sums and draws dropout differently")),
-        (2, Some("which draws dropout differently")),
-        (3, None),
+    for (version, precision, differs) in [
+        (1, "f32", Some("rounds some sums and draws dropout differently")),
+        (2, "bf16", Some("which draws dropout differently")),
+        (3, "f32", None),
+        (3, "bf16", Some("which multiplies bf16 differently")),
+        (4, "bf16", None),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::of_run(folder.path());
-        checkpoints.save(&StateHeader { version, ..header(100) }, &[]).unwrap();
+        let config = serde_json::json!({ "compute": { "activations": precision } });
+        checkpoints.save(&StateHeader { version, config, ..header(100) }, &[]).unwrap();
         let note = checkpoints.newest().unwrap().unwrap().earlier_version();
         assert_eq!(note.is_some(), differs.is_some(), "version {version}: {note:?}");
         if let (Some(note), Some(differs)) = (note, differs) {

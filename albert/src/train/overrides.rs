@@ -15,11 +15,22 @@ pub struct SettingError(pub String);
 /// # Errors
 /// A sentence that names the line.
 pub(crate) fn parse(text: &str) -> Result<Table, SettingError> {
-    text.parse().map_err(|error: toml::de::Error| {
+    let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         SettingError(format!("not TOML: line {line}: {}", error.message()))
-    })
+    })?;
+    for ([section, before], now) in RENAMED {
+        if let Some(section) = table.get_mut(section).and_then(Value::as_table_mut)
+            && let Some(value) = section.remove(before)
+        {
+            section.entry(now).or_insert(value);
+        }
+    }
+    Ok(table)
 }
+
+/// Keys of earlier versions, section and name, and their names now.
+const RENAMED: [([&str; 2], &str); 1] = [(["compute", "activations"], "precision")];
 
 /// The message on one line; the parser puts the key on a line of its own.
 fn one_line(error: &toml::de::Error) -> String {
@@ -31,7 +42,10 @@ pub(crate) fn set(table: &mut Table, text: &str) -> Result<(), SettingError> {
     let Some((path, value)) = text.split_once('=') else {
         return Err(SettingError(format!("`{text}` is no override; write section.key=value")));
     };
-    let keys: Vec<&str> = path.trim().split('.').collect();
+    let mut keys: Vec<&str> = path.trim().split('.').collect();
+    if let Some((_, now)) = RENAMED.iter().find(|(before, _)| keys == before) {
+        keys[1] = now;
+    }
     if keys.iter().any(|key| key.is_empty()) {
         return Err(SettingError(format!("`{text}`: the key is empty; write section.key=value")));
     }

@@ -258,7 +258,6 @@ impl TrainPrecision {
 #[serde(deny_unknown_fields, default)]
 pub struct ComputeSettings {
     /// Precision of activations and products.
-    #[serde(alias = "activations")]
     pub precision: TrainPrecision,
     /// Activations that forward keeps for backward; by default `cheap` on a CPU and `none` on a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -31,6 +31,9 @@
 //! traffic O(S·D). Scratch is thread-local and bounded by D (1 MiB at D = 64). Tasks depend on the shape only: (sequence,
 //! head, 256 queries) forward, (sequence, head) backward; results do not depend on the number of threads.
 //!
+//! On CPUs f32 is multiplied in f32, and bf16 on tiles ([`tiles`](crate::tiles)): there P and dS are rounded to bf16 before they
+//! are multiplied, and the scale of dropout is applied after the product.
+//!
 //! Limits: D <= 256; no causal mask, no bias. For sequences beyond the bound of [`backward_scratch_len`], backward
 //! accumulates dq in the caller's scratch.
 #![allow(unsafe_code)]
