@@ -399,7 +399,7 @@ fn a_file_of_another_step_or_kind_is_passed_over() {
     let found = checkpoints.newest().unwrap().unwrap();
     assert_eq!(found.header.step, 100);
     assert!(found.damaged[0].contains("no training state"), "{:?}", found.damaged);
-    assert!(found.damaged[1].contains("at step 100, expected version 1 to 3 at step 900"), "{:?}", found.damaged);
+    assert!(found.damaged[1].contains("at step 100, expected version 1 to 4 at step 900"), "{:?}", found.damaged);
 }
 
 #[test]
