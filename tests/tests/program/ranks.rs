@@ -249,7 +249,11 @@ fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
                 assert!(!said.contains("panicked"), "{what}");
                 seen[which] += usize::from(!ended_well);
                 match kinds[which] {
-                    _ if ended_well => break,
+                    _ if ended_well => {
+                        let has_model = world.path(&run).join("model.safetensors").exists();
+                        assert!(has_model, "the launcher reports success without a model: {what}");
+                        break;
+                    }
                     Disturbance::Stop => {
                         let sentences = ["answer", "return"].map(|verb| format!("did not {verb} within {TIMEOUT} s"));
                         let is_named = sentences.iter().any(|sentence| said.contains(sentence));
