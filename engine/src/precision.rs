@@ -1,4 +1,4 @@
-//! Precision of a step: what its activations are stored as and what its products round their operands to.
+//! Precision of a step: storage of its activations and rounding of its products' operands.
 
 use crate::dtype::DType;
 use kernels::gemm;
@@ -36,13 +36,13 @@ impl Precision {
         }
     }
 
-    /// What activations are stored as.
+    /// Storage type of activations.
     pub const fn activations(self) -> DType {
         if matches!(self, Self::Bf16) { DType::Bf16 } else { DType::F32 }
     }
 
     /// Precision of a product on the CPU whose activations are stored as `dtype`.
-    pub(crate) fn of_product(self, dtype: DType) -> gemm::Precision {
+    pub fn of_product(self, dtype: DType) -> gemm::Precision {
         match self {
             _ if dtype == DType::Bf16 => gemm::Precision::Bf16,
             Self::Bf16x3 => gemm::Precision::Bf16x3,

@@ -60,7 +60,7 @@ pub fn tile_peak(cpu: &Cpu, seconds: f64) -> f64 {
     if cpu.tiles().kind() != TileKind::Amx {
         return fma_peak(cpu, seconds);
     }
-    best_of_slices(cpu, seconds, || loop_of_peak(cpu.tiles(), 2000).unwrap_or(f64::NAN))
+    best_of_slices(cpu, seconds, || loop_of_peak(cpu.tiles(), 2000).expect("AMX is a unit"))
 }
 
 /// The best time slice, summed over the threads: each runs `work`, which returns its FLOPs, again and again.

@@ -236,7 +236,7 @@ impl TrainPrecision {
         }
     }
 
-    /// What [`Auto`](Self::Auto) stands for in a run in `folder` on `device`: the precision that the run has, if it has begun.
+    /// Choice of [`Auto`](Self::Auto) for a run in `folder` on `device`: the precision of the run, if it has begun.
     /// `None` for the others.
     pub fn chosen(self, device: &Device, folder: &Path) -> Option<Self> {
         if self != Self::Auto {

@@ -4,7 +4,7 @@ use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, R
 use albert::{AlbertConfig, cost::Recompute};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use engine::{Cpu, Isa, IsaKind};
+use engine::{Cpu, Isa, IsaKind, Precision};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -37,55 +37,6 @@ pub enum What {
 pub enum Shapes {
     /// Products of ALBERT-base and the wide ones of xxlarge; for steps, base and large
     Albert,
-}
-
-/// Precision on the command line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Precision {
-    /// IEEE 754 single precision
-    #[default]
-    F32,
-    /// Operands and activations in bfloat16, sums in f32
-    Bf16,
-    /// Products and steps: f32 split into two parts of bfloat16
-    Bf16x3,
-    /// Products and steps: f32 split into three parts of bfloat16
-    Bf16x6,
-    /// Forward steps only: f32 activations, layers multiply in 8-bit integers
-    Int8,
-}
-
-impl Precision {
-    /// Storage type of operands or activations.
-    const fn storage(self) -> Dtype {
-        if matches!(self, Self::Bf16) { Dtype::Bf16 } else { Dtype::F32 }
-    }
-
-    /// Precision of products.
-    const fn of_products(self) -> kernels::gemm::Precision {
-        match self {
-            Self::F32 | Self::Int8 => kernels::gemm::Precision::F32,
-            Self::Bf16 => kernels::gemm::Precision::Bf16,
-            Self::Bf16x3 => kernels::gemm::Precision::Bf16x3,
-            Self::Bf16x6 => kernels::gemm::Precision::Bf16x6,
-        }
-    }
-
-    /// Precision of steps.
-    const fn of_steps(self) -> engine::Precision {
-        match self {
-            Self::F32 => engine::Precision::F32,
-            Self::Bf16 => engine::Precision::Bf16,
-            Self::Bf16x3 => engine::Precision::Bf16x3,
-            Self::Bf16x6 => engine::Precision::Bf16x6,
-            Self::Int8 => engine::Precision::Int8,
-        }
-    }
-
-    /// True if operands are split into parts.
-    const fn splits(self) -> bool {
-        matches!(self, Self::Bf16x3 | Self::Bf16x6)
-    }
 }
 
 /// Parses a whole number; [`Selection::check`] checks its range.
@@ -148,8 +99,8 @@ pub struct Selection {
     /// Also time third-party libraries; requires a build with the feature `peers`
     #[arg(long)]
     pub peers: bool,
-    /// Precision of operands and activations
-    #[arg(long, alias = "dtype", value_enum, default_value_t)]
+    /// f32, bf16, bf16x3, bf16x6 (both for products and steps) or int8 (for forward steps)
+    #[arg(long, alias = "dtype", default_value_t)]
     pub precision: Precision,
 }
 
@@ -197,7 +148,7 @@ impl Selection {
             What::Step => self.steps()?,
             What::All => {
                 let mut all: Vec<Work> =
-                    Product::forward(512, Form::Nt, self.precision.of_products()).map(Work::Product).collect();
+                    Product::forward(512, Form::Nt, self.product_precision()).map(Work::Product).collect();
                 for what in [What::Attention, What::LayerNorm, What::Gelu, What::Softmax, What::Vocabulary, What::Step]
                 {
                     all.extend(self.works(what)?);
@@ -253,7 +204,7 @@ impl Selection {
         );
         ensure!(!self.peers || cfg!(feature = "peers"), "--peers: not in this build; rebuild with --features peers");
         ensure!(
-            !self.precision.splits() || matches!(what, What::Gemm | What::Step),
+            !matches!(self.precision, Precision::Bf16x3 | Precision::Bf16x6) || matches!(what, What::Gemm | What::Step),
             "--precision bf16x3 and bf16x6 apply to products and steps: use bench gemm or bench step"
         );
         let given = [!self.m.is_empty(), !self.n.is_empty(), !self.k.is_empty()];
@@ -266,12 +217,16 @@ impl Selection {
         Ok(())
     }
 
+    fn product_precision(&self) -> kernels::gemm::Precision {
+        self.precision.of_product(self.precision.activations())
+    }
+
     fn dtype(&self) -> Dtype {
-        self.precision.storage()
+        if self.precision == Precision::Bf16 { Dtype::Bf16 } else { Dtype::F32 }
     }
 
     fn products(&self) -> Vec<Work> {
-        let precision = self.precision.of_products();
+        let precision = self.product_precision();
         let forms = if self.form.is_empty() { &[Form::Nt][..] } else { &self.form };
         let mut products = Vec::new();
         if self.m.is_empty() || self.shapes.is_some() {
@@ -358,7 +313,7 @@ impl Selection {
             let config = AlbertConfig::preset(name)?;
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
             ensure!(longest <= most, "sequence of {longest} tokens: `{name}` has {most} positions");
-            let precision = self.precision.of_steps();
+            let precision = self.precision;
             let (name, dropout) = (name.to_owned(), self.dropout);
             Ok(Work::Step(Step { name, config, lengths, mode, precision, dropout, checkpointing }))
         };

@@ -43,8 +43,8 @@ pub(crate) struct Arguments {
     normalize: bool,
     #[command(flatten)]
     profile: Profiling,
-    /// Precision of activations and products
-    #[arg(long, alias = "dtype", value_enum, default_value = "f32")]
+    /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
+    #[arg(long, alias = "dtype", default_value = "f32")]
     precision: Precision,
     /// Text file, one text per line [default: standard input]
     input: Option<PathBuf>,

@@ -19,8 +19,8 @@ pub(crate) struct Arguments {
     /// Candidates per mask
     #[arg(long, default_value_t = 5, value_parser = whole::<1, usize>)]
     top: usize,
-    /// Precision of activations and products
-    #[arg(long, value_enum, default_value = "f32")]
+    /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
+    #[arg(long, default_value = "f32")]
     precision: Precision,
     #[command(flatten)]
     profile: Profiling,

@@ -50,8 +50,8 @@ pub(crate) struct Arguments {
     gradients: bool,
     #[command(flatten)]
     profile: Profiling,
-    /// Precision of activations and products
-    #[arg(long, alias = "dtype", value_enum, default_value = "f32")]
+    /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
+    #[arg(long, alias = "dtype", default_value = "f32")]
     precision: Precision,
     /// Also run in f32 and print the deviation of each tensor
     #[arg(long)]
@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if arguments.gradients && arguments.precision == Precision::Int8 {
+    if arguments.gradients && arguments.precision == Precision::Is(engine::Precision::Int8) {
         bail!("--gradients needs another --precision than int8, which has no backward pass");
     }
     check_output(&arguments.output)?;

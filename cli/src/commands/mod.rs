@@ -26,7 +26,7 @@ mod verify;
 use crate::output::tell;
 use albert::train::ComputeSettings;
 use engine::Device;
-use std::path::Path;
+use std::{path::Path, str::FromStr};
 
 /// The compute settings of a run in `folder`, with the choice of an automatic precision, which is printed.
 pub(crate) fn with_precision(compute: &ComputeSettings, device: &Device, folder: &Path) -> ComputeSettings {
@@ -39,31 +39,31 @@ pub(crate) fn with_precision(compute: &ComputeSettings, device: &Device, folder:
 }
 
 /// Precision on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// f32
-    F32,
-    /// bf16: activations and operands of products
-    Bf16,
-    /// f32 activations; dense layers multiply two parts of bf16
-    Bf16x3,
-    /// f32 activations; dense layers multiply three parts of bf16
-    Bf16x6,
-    /// 8-bit integers: weights quantized per output channel, activations per row; everything else in f32
-    Int8,
-    /// bf16 if this machine multiplies it faster than f32, else f32
+    /// A named one.
+    Is(engine::Precision),
+    /// bf16 if the device multiplies it faster than f32, else f32.
     Auto,
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            Ok(Self::Auto)
+        } else {
+            text.parse().map(Self::Is).map_err(|error| format!("{error}, or auto"))
+        }
+    }
 }
 
 impl Precision {
     /// The precision on `device`; prints the choice of `auto`.
     pub(crate) fn on(self, device: &Device) -> engine::Precision {
         match self {
-            Self::F32 => engine::Precision::F32,
-            Self::Bf16 => engine::Precision::Bf16,
-            Self::Bf16x3 => engine::Precision::Bf16x3,
-            Self::Bf16x6 => engine::Precision::Bf16x6,
-            Self::Int8 => engine::Precision::Int8,
+            Self::Is(precision) => precision,
             Self::Auto => {
                 let is_faster = device.multiplies_bf16_faster();
                 let precision = if is_faster { engine::Precision::Bf16 } else { engine::Precision::F32 };

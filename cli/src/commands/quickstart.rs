@@ -69,8 +69,8 @@ pub(crate) struct Arguments {
     /// Resume the run in the folder with its plan
     #[arg(long)]
     resume: bool,
-    /// Precision of training; auto takes bf16 if this machine multiplies it faster than f32
-    #[arg(long, value_enum, default_value = "f32")]
+    /// f32, bf16, bf16x3, bf16x6 or auto: bf16 if this machine multiplies it faster than f32
+    #[arg(long, default_value = "f32")]
     precision: Precision,
     #[command(flatten)]
     profile: Profiling,
@@ -90,8 +90,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop = signals::stop_flag()?;
     let cpu = Cpu::detect()?;
     let device = Device::Cpu(cpu.clone());
-    ensure!(arguments.precision != Precision::Int8, "--precision int8 has no backward pass; choose another");
-    if arguments.precision == Precision::F32 && device.multiplies_bf16_faster() {
+    ensure!(
+        arguments.precision != Precision::Is(engine::Precision::Int8),
+        "--precision int8 has no backward pass; choose another"
+    );
+    if arguments.precision == Precision::Is(engine::Precision::F32) && device.multiplies_bf16_faster() {
         tell!("note: --precision auto trains in bf16, which this machine multiplies faster");
     }
     let precision = format!("compute.precision={:?}", arguments.precision.on(&device).name());

@@ -113,7 +113,7 @@ impl<'w> Tape<'w> {
         self.recording
     }
 
-    /// What activations of the step are stored as, by its precision.
+    /// Storage type of activations, by the precision of the step.
     pub fn activations(&self) -> DType {
         self.workspace.precision().activations()
     }

@@ -210,7 +210,7 @@ fn check_f16(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     Ok(worst)
 }
 
-/// What is multiplied for x if the operands of attention are stored as `X`.
+/// x rounded to an operand of attention whose storage is `X`.
 pub(super) fn as_operand<X: Element>(x: f32) -> f32 {
     X::from_f32(x).to_f32()
 }

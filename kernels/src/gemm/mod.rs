@@ -104,7 +104,7 @@ pub struct Gemm {
     pub ldc: usize,
     /// Factor of the old values of C.
     pub beta: Beta,
-    /// What A and B are rounded to. CPUs only.
+    /// Rounding of A and B. CPUs only.
     pub precision: Precision,
 }
 

@@ -1,8 +1,8 @@
-//! Precision of a product: what its operands are rounded to before they are multiplied.
+//! Precision of a product: rounding of its operands before they are multiplied.
 
 use std::{fmt, str::FromStr};
 
-/// What the operands of a product are rounded to. Sums are f32 for all of them.
+/// Rounding of the operands of a product. Sums are f32 for all of them.
 ///
 /// [`F32`](Self::F32) runs on the vectors of the instruction set, the others on [`tiles`](crate::tiles). Split operands are
 /// sums of bf16 parts, x = x₀ + x₁ (+ x₂), each the bf16 nearest to what is left of x; their product is the sum of products

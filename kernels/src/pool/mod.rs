@@ -108,7 +108,9 @@ impl Cpu {
         match wanted {
             Some(_) if is_amx => cpu.with_tiles(TileKind::Amx).map_err(CpuError::Amx),
             // Named, it is AVX-512 alone.
-            Some(_) if isa.kind() == IsaKind::Avx512 => cpu.with_tiles(TileKind::Fma).map_err(CpuError::Amx),
+            Some(_) if isa.kind() == IsaKind::Avx512 => {
+                Ok(cpu.with_tiles(TileKind::Fma).expect("beside every AVX-512"))
+            }
             _ => Ok(cpu),
         }
     }

@@ -8,10 +8,11 @@ use kernels::attention::{Attention, Gradients, Ragged, backward, backward_scratc
 use kernels::dropout::{self, Dropout};
 use kernels::elementwise::{self, Binary, Broadcast, Unary};
 use kernels::embedding::{self, Lookup};
-use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, batched, gemm, gemm_packed};
+use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, Precision, batched, gemm, gemm_packed};
 use kernels::int8::{self, QuantizedWeight};
 use kernels::layernorm::{self, Spec};
 use kernels::optimizer::{self, AdamConfig, Segment, Step};
+use kernels::tiles::Tiles;
 use kernels::{Cpu, Element, Isa, cross_entropy, reduce, softmax};
 
 /// Runs `work` with guarded blocks in both placements on every instruction set.
@@ -96,6 +97,23 @@ fn products_with_blocks_of_k_epilogues_and_batches() {
                 assert_eq!(c[0], k as f32);
                 let mut narrow = ones::<bf16>(c_len);
                 gemm_packed(cpu, &spec, &a, &packed, &mut narrow, Epilogue::bias(&bias[..]));
+                for precision in [Precision::Bf16, Precision::Bf16x3, Precision::Bf16x6] {
+                    let (spec, half) = (spec.with_precision(precision), k as f32 / 2.0);
+                    let mut packed = PackedB::with_precision(cpu.isa(), precision, k, n);
+                    packed.pack(cpu, spec.b, spec.ldb, &b);
+                    for cpu in
+                        Tiles::testable(cpu.isa()).iter().map(|tiles| cpu.clone().with_tiles(tiles.kind()).unwrap())
+                    {
+                        let (narrow_a, narrow_b) = (ones::<bf16>(a_len), ones::<bf16>(b_len));
+                        let epilogue = Epilogue::bias_activation(&bias[..], activation, Some(&mut pre[..]));
+                        gemm(&cpu, &spec, &a, &b, &mut c, epilogue);
+                        assert_eq!(pre[0], k as f32 + 1.0);
+                        gemm(&cpu, &spec, &narrow_a, &narrow_b, &mut narrow, Epilogue::bias(&bias[..]));
+                        gemm_packed(&cpu, &spec, &narrow_a, &packed, &mut c, Epilogue::NONE);
+                        gemm_packed(&cpu, &spec.accumulate(), &a, &packed, &mut c, Epilogue::NONE);
+                        assert_eq!(c[0], 4.0 * half);
+                    }
+                }
                 let batch = Batch { count: 3, stride_a: 0, stride_b: 0, stride_c: c_len };
                 let mut all = ones::<f32>(3 * c_len);
                 batched(cpu, &spec, &batch, &a, &b, &mut all);
@@ -265,7 +283,7 @@ fn the_fused_loss_at_every_border() {
                 weight: &weight,
                 bias: &bias,
                 labels: &labels,
-                precision: kernels::gemm::Precision::F32,
+                precision: Precision::F32,
             };
             let [mut losses, mut norms] = [rows, 2 * rows].map(ones::<f32>);
             let (mut found, mut kept) = (vec![0; rows], ones::<f32>(rows * classes));

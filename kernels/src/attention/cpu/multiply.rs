@@ -1,4 +1,4 @@
-//! What computes attention's products: f32 vectors for f32 storage, tiles ([`crate::tiles`]) for bf16.
+//! Attention's products: on vectors for f32 storage, on tiles ([`crate::tiles`]) for bf16.
 //!
 //! On tiles every operand is bf16: queries, keys, values and gradients are stored so, and P and dS are rounded before they are
 //! multiplied. Sums, maxima and exponentials are f32. Terms are padded with zeros to whole blocks of 32.

@@ -248,7 +248,7 @@ impl<'a> Tiles<'a> {
         start..start + count
     }
 
-    /// What `count` columns of a row are added to, if anything.
+    /// Old values of `count` columns of a row, to which sums are added.
     ///
     /// # Safety
     /// Only this task accesses the columns of C and of the buffer.

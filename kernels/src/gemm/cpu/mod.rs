@@ -59,15 +59,21 @@ impl Scratch {
     }
 }
 
-/// Allocates the scratch of every worker thread, so that later products allocate nothing.
-pub fn warm_up(cpu: &Cpu) {
-    let blocking = Blocking::of(cpu);
-    cpu.on_every_thread(|_| SCRATCH.with_borrow_mut(|scratch| scratch.fit(&blocking)));
+/// Sizes of the loop nests of f32 and of tiles.
+fn blockings(cpu: &Cpu) -> [Blocking; 2] {
+    [Blocking::of(cpu), tiles::blocking(cpu)]
 }
 
-/// Bytes of scratch per worker thread, held from its first product or [`warm_up`] on.
+/// Allocates the scratch of every worker thread for all precisions, so that later products allocate nothing.
+pub fn warm_up(cpu: &Cpu) {
+    let blockings = blockings(cpu);
+    cpu.on_every_thread(|_| SCRATCH.with_borrow_mut(|scratch| blockings.iter().for_each(|sizes| scratch.fit(sizes))));
+}
+
+/// Bytes of scratch per worker thread, held from its first products or [`warm_up`] on.
 pub fn scratch_bytes(cpu: &Cpu) -> usize {
-    Scratch::floats(&Blocking::of(cpu)).iter().map(|floats| floats.div_ceil(16) * 64).sum()
+    let [f32, tiles] = blockings(cpu).map(|blocking| Scratch::floats(&blocking));
+    f32.into_iter().zip(tiles).map(|(a, b)| a.max(b).div_ceil(16) * 64).sum()
 }
 
 /// Product as the loop nest computes it, with operands of types A and B.
@@ -107,6 +113,30 @@ pub(crate) struct Product<'a, A, B> {
     pub epilogue: TileEpilogue<'a>,
 }
 
+impl<'a, A, B> Product<'a, A, B> {
+    /// A product in f32, of operands that are packed.
+    fn of(spec: &Gemm, a: A, b: B, c: Output<'a>, c_start: usize, epilogue: TileEpilogue<'a>) -> Self {
+        Self {
+            m: spec.m,
+            n: spec.n,
+            depth: spec.k,
+            block: kc(spec.k),
+            chain: chain(spec.k),
+            parts: 1,
+            a,
+            a_in_place: false,
+            b,
+            b_in_place: false,
+            c,
+            c_start,
+            ldc: spec.ldc,
+            beta: spec.beta,
+            scales: None,
+            epilogue,
+        }
+    }
+}
+
 /// Runs `batch.count` checked products.
 pub(in crate::gemm) fn run(
     cpu: &Cpu,
@@ -124,24 +154,8 @@ pub(in crate::gemm) fn run(
     let product = |i: usize| {
         let a = MatrixA { spec, a: a.from(i * batch.stride_a) };
         let b = b.from(i * batch.stride_b);
-        Product {
-            m: spec.m,
-            n: spec.n,
-            depth: spec.k,
-            block: kc(spec.k),
-            chain: chain(spec.k),
-            parts: 1,
-            a,
-            a_in_place: a.in_place(),
-            b,
-            b_in_place: b.in_place(&blocking),
-            c,
-            c_start: i * batch.stride_c,
-            ldc: spec.ldc,
-            beta: spec.beta,
-            scales: None,
-            epilogue,
-        }
+        let product = Product::of(spec, a, b, c, i * batch.stride_c, epilogue);
+        Product { a_in_place: a.in_place(), b_in_place: b.in_place(&blocking), ..product }
     };
     run_tasks(cpu, &blocking, batch.count, product, |task| cpu.isa().run(OnFma(task)));
 }

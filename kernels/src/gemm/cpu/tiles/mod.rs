@@ -14,17 +14,18 @@ pub(super) mod split;
 pub(super) mod vectors;
 
 use super::Product;
-use super::blocking::{CHAIN, SINGLE_BLOCK};
+use super::blocking::{Blocking, CHAIN, SINGLE_BLOCK};
 use super::blocks::{MatrixA, MatrixB, Steps};
 use super::packed::WHOLE_PANEL;
 use crate::gemm::operand::{Operand, Output};
 use crate::gemm::precision::Precision;
 use crate::gemm::{Batch, Gemm, Layout, TileEpilogue};
 use crate::pool::{Cpu, Disjoint};
+use crate::register_tile::RegisterTile;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Isa;
 use crate::simd::{Kernel, Simd};
-use crate::tiles::{self, Emulated, Unit, padded};
+use crate::tiles::{self, Emulated, TileKind, Unit, padded};
 use std::ops::Range;
 
 /// Terms of a section of split operands. It determines the order of additions, hence the bits.
@@ -58,22 +59,29 @@ fn product<'a>(
     let precision = spec.precision;
     let section = if precision == Precision::Bf16 { usize::MAX } else { SPLIT / group };
     Product {
-        m: spec.m,
-        n: spec.n,
         depth: padded(spec.k) / group,
         block: block(spec.k, precision, pairs) / group,
         chain: section,
         parts: precision.parts(),
-        a,
         a_in_place: pairs && pairs::in_place(&a).is_some(),
-        b,
         b_in_place: matches!(b, MatrixB::Packed(_)),
-        c,
-        c_start,
-        ldc: spec.ldc,
-        beta: spec.beta,
-        scales: None,
-        epilogue,
+        ..Product::of(spec, a, b, c, c_start, epilogue)
+    }
+}
+
+/// True if the tiles of `cpu` read pairs, false if they are in vector registers.
+fn reads_pairs(cpu: &Cpu) -> bool {
+    cpu.tiles().kind() != TileKind::Fma
+}
+
+/// Sizes of the loop nest for the tiles and the L2 of `cpu`.
+pub(super) fn blocking(cpu: &Cpu) -> Blocking {
+    let lanes = cpu.isa().kind().lanes();
+    if reads_pairs(cpu) {
+        let tile = RegisterTile::of_unit(tiles::SIDE, tiles::SIDE / lanes);
+        Blocking::new(tile, lanes, cpu.block_cache()).in_whole_tiles()
+    } else {
+        Blocking::of(cpu)
     }
 }
 
@@ -87,11 +95,7 @@ pub(super) fn run(
     c: Output<'_>,
     epilogue: TileEpilogue<'_>,
 ) {
-    let pairs = match cpu.tiles().unit() {
-        #[cfg(target_arch = "x86_64")]
-        Unit::Fma => false,
-        _ => true,
-    };
+    let pairs = reads_pairs(cpu);
     let one = |i: usize| {
         let a = MatrixA { spec, a: a.from(i * batch.stride_a) };
         product(spec, pairs, a, b.from(i * batch.stride_b), c, i * batch.stride_c, epilogue)

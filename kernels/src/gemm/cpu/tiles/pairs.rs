@@ -1,6 +1,6 @@
 //! Tiles of a matrix unit: panels of pairs of bf16.
 
-use super::split::{MOST_PARTS, split};
+use super::split::split;
 use crate::gemm::Layout;
 use crate::gemm::cpu::blocking::Blocking;
 use crate::gemm::cpu::blocks::{ALIASING_STRIDE, BlockB, ColumnPanels, MatrixA, MatrixB, RowPanels, Steps};
@@ -38,7 +38,7 @@ pub(super) fn run<'a, S: Simd, U: MatrixUnit + 'static>(
     count: usize,
     product: impl Fn(usize) -> Product<'a, MatrixA<'a>, MatrixB<'a>> + Sync,
 ) {
-    let blocking = Blocking::new(PairTile::<S, U>::SIZE, S::LANES, cpu.block_cache()).in_whole_tiles();
+    let blocking = super::blocking(cpu);
     // The macrokernel configures the unit, and packing does not need it.
     run_tasks(cpu, &blocking, count, product, |task| task.run(PairTile { simd, unit, precision }));
 }
@@ -74,7 +74,7 @@ impl<S: Simd, U: MatrixUnit + 'static> Microkernel for PairTile<S, U> {
         next: NextTile,
         to: Destination<'_>,
     ) {
-        assert!(height == SIDE && b.k_stride == SIDE && depth.is_multiple_of(PAIRS) && depth <= section.max(depth));
+        assert!(height == SIDE && b.k_stride == SIDE && depth.is_multiple_of(PAIRS) && depth <= section);
         next.prefetch(height, SIDE);
         let mut sections = [Section::NONE; Precision::MOST_TERMS];
         let terms = self.precision.terms();
@@ -269,7 +269,7 @@ pub(super) fn load_square<S: Simd>(
 /// Pairs of neighboring steps of 32 floats, in parts that are `panel` pairs apart.
 #[inline(always)]
 fn pair_up<S: Simd>(simd: S, square: &[f32; BLOCK * SIDE], parts: usize, panel: usize, out: &mut [f32]) {
-    const { assert!(MOST_PARTS <= Precision::MOST_TERMS && WHOLE_PANEL == SIDE) };
+    const { assert!(WHOLE_PANEL == SIDE) };
     for (p, steps) in square.chunks_exact(2 * SIDE).enumerate() {
         for at in (0..SIDE).step_by(S::LANES) {
             let (even, odd) = (simd.load(&steps[at..]), simd.load(&steps[SIDE + at..]));

@@ -3,7 +3,7 @@
 use crate::simd::Simd;
 
 /// Most parts of a number.
-pub(super) const MOST_PARTS: usize = 3;
+const MOST_PARTS: usize = 3;
 
 /// The `parts` parts of `x`, the largest first: the bf16 nearest to what is left of `x`. A single part is infinite from
 /// 3.39e38 on; of several, the first is then the greatest bf16. Other elements of the result are zero.

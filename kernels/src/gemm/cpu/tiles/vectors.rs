@@ -32,7 +32,7 @@ pub(super) fn run<'a, S: FlushingFma>(
     count: usize,
     product: impl Fn(usize) -> Product<'a, MatrixA<'a>, MatrixB<'a>> + Sync,
 ) {
-    let blocking = Blocking::new(RegisterTile::of::<S>(), S::LANES, cpu.block_cache());
+    let blocking = super::blocking(cpu);
     run_tasks(cpu, &blocking, count, product, |task| FmaTile { simd, precision }.vectorize(task));
 }
 
