@@ -297,7 +297,10 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
     let Some(first) = operations.first().cloned() else { return SUCCESS };
     let rank = first.rank;
     let group = rank.groups.fetch_add(1, Ordering::SeqCst);
-    if rank.running.load(Ordering::SeqCst) != 0 {
+    // SAFETY: the stream of a simulated GPU is the address of a counter that lives as long as the GPU.
+    let work: &'static AtomicU64 = unsafe { &*with_exposed_provenance(first.stream) };
+    // Not `running`, which falls after the stream has become idle.
+    if work.load(Ordering::SeqCst) != 0 {
         return misuse("a group before the one before is done");
     }
     while rank.has("stuck", group, false) && !rank.is_aborted() {
@@ -309,8 +312,6 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
         rank.running.fetch_sub(1, Ordering::SeqCst);
         return REMOTE;
     }
-    // SAFETY: the stream of a simulated GPU is the address of a counter that lives as long as the GPU.
-    let work: &'static AtomicU64 = unsafe { &*with_exposed_provenance(first.stream) };
     work.fetch_add(1, Ordering::SeqCst);
     thread::spawn(move || {
         thread::sleep(PAUSE);
