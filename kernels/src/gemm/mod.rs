@@ -34,6 +34,7 @@ mod cases;
 mod cpu;
 pub mod cuda;
 mod epilogue;
+mod feed_forward;
 mod operand;
 mod precision;
 pub mod reference;
@@ -57,6 +58,7 @@ pub(crate) use cuda::sm90_cases::chosen as chosen_on_hopper;
 pub use cuda::{position::ProductArgs, sm90_mainloop::HopperProductArgs};
 pub use epilogue::{Epilogue, EpilogueKind, SliceEpilogue};
 pub(crate) use epilogue::{Scales, TileEpilogue};
+pub use feed_forward::{FeedForward, feed_forward, rows_of_block};
 pub use precision::{Precision, UnknownPrecision};
 
 use crate::extent::{area, span};

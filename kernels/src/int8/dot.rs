@@ -379,6 +379,8 @@ impl<U: MatrixUnit + 'static> Tile for UnitDot<U> {
     const SIZE: RegisterTile = RegisterTile::of_unit(SIDE, SIDE / Avx512::LANES);
     const QUANTIZED: bool = true;
     const WHOLE: bool = true;
+    const DEFERS: bool = true;
+    const STORES_INTEGERS: bool = true;
 
     #[inline(always)]
     fn simd(self) -> Avx512 {
@@ -403,20 +405,11 @@ impl<U: MatrixUnit + 'static> Microkernel for UnitDot<U> {
         _: NextTile,
         to: Destination<'_>,
     ) {
-        let Self(simd, unit) = self;
         assert!(height == SIDE && b.k_stride == SIDE && depth.is_multiple_of(GROUPS) && !to.add);
         let section = Section { a: a.a.as_ptr().cast(), b: b.b.as_ptr().cast() };
         // SAFETY: the caller's promise; the macrokernel runs inside `vectorize`, which configures the unit. Sums take the
-        // place of floats, and are converted where they are.
-        unsafe {
-            unit.multiply_bytes(section, depth / GROUPS, a.row_stride, to.c.cast(), to.ldc);
-            for i in 0..SIDE {
-                for at in (0..SIDE).step_by(Avx512::LANES) {
-                    let sums = to.c.add(i * to.ldc + at);
-                    simd.store_ptr(sums, simd.int_to_float(simd.as_bits(simd.load_ptr(sums))));
-                }
-            }
-        }
+        // place of floats.
+        unsafe { self.1.multiply_bytes(section, depth / GROUPS, a.row_stride, to.c.cast(), to.ldc) };
     }
 }
 

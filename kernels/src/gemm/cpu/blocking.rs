@@ -75,10 +75,10 @@ impl Blocking {
         self.nr * if panels > 0 { panels } else { 1 }
     }
 
-    /// Maximum rows of C per task (MC) if partial sums are kept in a buffer because C is bf16: with [`Self::nc`] columns
-    /// they take three quarters of L2.
+    /// Maximum rows of C per task (MC), a multiple of MR, if partial sums are kept in a buffer because C is bf16: with
+    /// [`Self::nc`] columns they take three quarters of L2.
     pub(in crate::gemm) const fn mc(&self) -> usize {
-        let rows = self.b_in_place / self.nc(CHAIN);
-        if rows > self.mr { rows } else { self.mr }
+        let panels = self.b_in_place / self.nc(CHAIN) / self.mr;
+        self.mr * if panels > 0 { panels } else { 1 }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A full tile of f32 goes from registers to C, bias included; the rest of the epilogue runs at once, while the tile is
 //! in L1. Partial tiles at the right edge, tiles of bf16 and quantized ones go through a buffer in L1, row by row, in masked
-//! vectors.
+//! vectors. A matrix unit works on its own once it has its instructions: the epilogue of a tile follows those of the next
+//! one, and runs beside them.
 
 use super::blocks::{BlockB, RowPanels, Steps};
 use super::microkernel::{Destination, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile};
@@ -71,7 +72,7 @@ pub(super) struct Tiles<'a> {
     pub partial_sums: Disjoint<'a, f32>,
     /// Columns of `partial_sums`.
     pub partial_columns: usize,
-    /// The thread's buffer for a tile on its way to C and for sums on the way: twice MR x NR.
+    /// The thread's buffers for two tiles on their way to C and for sums on the way: three times MR x NR.
     pub tile_buffer: Disjoint<'a, f32>,
     /// True if the loop runs over the tiles of a column before the next column. Never with dropout, whose mask is drawn for
     /// whole rows.
@@ -95,56 +96,132 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
         let dropout = if tiles.last { tiles.epilogue.dropout() } else { None };
         let (tiles_m, tiles_n) = (rows.len().div_ceil(mr), columns.len().div_ceil(nr));
         debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
-        for at in 0..tiles_m * tiles_n {
-            let (i, j) = if tiles.by_columns { (at % tiles_m, at / tiles_m) } else { (at / tiles_n, at % tiles_n) };
-            let panel = part(rows.len(), tiles.row_unit, tiles_m, i);
-            let (row, column, height) = (rows.start + panel.start, columns.start + j * nr, panel.len());
-            let is_new = tiles.by_columns || j == 0;
-            let panel_a = a.panel(m, tiles.steps, row, height, is_new, packed_a);
-            if let Some(dropout) = dropout.filter(|_| is_new) {
-                mask.draw(simd, dropout, row, height);
+        let count = tiles_m * tiles_n;
+        let mut before = None;
+        // A deferred epilogue is that of the tile before, so that it takes a round more.
+        for at in 0..count + usize::from(M::DEFERS && count > 0) {
+            let mut summed = None;
+            if at < count {
+                let (i, j) = if tiles.by_columns { (at % tiles_m, at / tiles_m) } else { (at / tiles_n, at % tiles_n) };
+                let panel = part(rows.len(), tiles.row_unit, tiles_m, i);
+                let (row, column, height) = (rows.start + panel.start, columns.start + j * nr, panel.len());
+                let is_new = tiles.by_columns || j == 0;
+                let panel_a = a.panel(m, tiles.steps, row, height, is_new, packed_a);
+                let panel_b = b.panel(j, column + nr <= columns.end);
+                let tile = SummedTile { row, column, height, is_new, place: tiles.place::<M>(height, column, at) };
+                tiles.sum(m, &tile, panel_a, panel_b);
+                summed = Some(tile);
             }
-            let panel_b = b.panel(j, column + nr <= columns.end);
-            if tiles.tile(m, height, panel_a, panel_b, row, column) {
-                tiles.finish_tile(m, height, row, column, &mask);
-            } else if !tiles.finish_buffer(m, height, row, column, &mask) {
-                for i in 0..height {
-                    let mask = if dropout.is_some() { mask.row(i, column) } else { &[] };
-                    // SAFETY: the buffer is this thread's, and no other reference to it is alive.
-                    let sums = unsafe { &*tiles.tile_buffer.slice(i * nr..(i + 1) * nr) };
-                    tiles.finish_row::<M>(simd, row + i, column, sums, mask);
+            let finished = if M::DEFERS { before } else { summed };
+            let draw = |mask: &mut Mask<'_>| {
+                if let (Some(dropout), Some(tile)) = (dropout, summed.filter(|tile| tile.is_new)) {
+                    mask.draw(simd, dropout, tile.row, tile.height);
                 }
+            };
+            // The mask is that of the rows of the tile to finish.
+            if !M::DEFERS {
+                draw(&mut mask);
+            }
+            if let Some(tile) = finished {
+                tiles.finish(m, &tile, &mask);
+            }
+            if M::DEFERS {
+                draw(&mut mask);
+                before = summed;
             }
         }
     }
 }
 
+/// Memory in which a tile is summed.
+#[derive(Clone, Copy)]
+enum Place {
+    /// C, if it is f32 and the tile is complete and not quantized.
+    C,
+    /// The thread's partial sums, if C is bf16 and each block of k is added to those before.
+    PartialSums,
+    /// A buffer: the first or the second.
+    Buffer(usize),
+}
+
+/// A tile that has its sums of this block of k, but not its epilogue.
+#[derive(Clone, Copy)]
+struct SummedTile {
+    row: usize,
+    column: usize,
+    height: usize,
+    /// True if it is the first with its rows.
+    is_new: bool,
+    place: Place,
+}
+
 impl<'a> Tiles<'a> {
-    /// Computes one tile. Returns true if it is in C, false if it is in `tile_buffer`.
+    /// Where tile number `at` is summed.
     #[inline(always)]
-    fn tile<M: Microkernel>(
-        &self,
-        m: M,
-        height: usize,
-        panel_a: PanelA<'_, M::A>,
-        panel_b: PanelB<'_, M::B>,
-        row: usize,
-        column: usize,
-    ) -> bool {
+    fn place<M: Microkernel>(&self, height: usize, column: usize, at: usize) -> Place {
+        let is_whole = column + M::NR <= self.columns.end && (!M::WHOLE || height == M::SIZE.rows);
+        let is_only_block = self.last && self.addend != Addend::PartialSums;
+        match self.c {
+            Output::F32(_) if is_whole && !M::QUANTIZED => Place::C,
+            Output::Bf16(_) if M::FROM_OLD_VALUES && !is_only_block => Place::PartialSums,
+            _ => Place::Buffer(if M::DEFERS { at % 2 } else { 0 }),
+        }
+    }
+
+    /// Computes the sums of one tile.
+    #[inline(always)]
+    fn sum<M: Microkernel>(&self, m: M, tile: &SummedTile, panel_a: PanelA<'_, M::A>, panel_b: PanelB<'_, M::B>) {
+        let SummedTile { row, column, height, .. } = *tile;
         let depth = self.steps.depth;
         // Rows that a tile computes though they do not exist are not stored in C.
         let computed = if M::WHOLE { M::SIZE.rows } else { height };
         panel_a.check(computed, depth, self.parts);
         panel_b.check(M::NR, depth, self.parts);
-        let (mut to, direct) = self.destination::<M>(height, row, column);
-        if M::FROM_OLD_VALUES && !direct && self.addend != Addend::Nothing {
-            self.load_old_values(m.simd(), height, row, column, M::NR);
+        let mut to = self.destination::<M>(tile);
+        if M::FROM_OLD_VALUES && self.addend != Addend::Nothing {
+            match tile.place {
+                Place::C => {}
+                Place::PartialSums if self.addend == Addend::PartialSums => {}
+                Place::PartialSums | Place::Buffer(_) => self.load_old_values::<M>(m.simd(), tile),
+            }
             to.add = true;
         }
         let next = self.next::<M>(row, height, column, panel_b);
         // SAFETY: the checks bound the panels, `destination` the output and the buffer; rows are cut by MR.
         unsafe { m.tile(computed, [depth, self.chain], panel_a, panel_b, next, to) };
-        direct
+    }
+
+    /// Applies what is left of the epilogue to a tile, and stores it in C.
+    #[inline(always)]
+    fn finish<M: Microkernel>(&self, m: M, tile: &SummedTile, mask: &Mask<'_>) {
+        match tile.place {
+            Place::C => self.finish_tile(m, tile, mask),
+            Place::PartialSums if !self.last => {}
+            Place::PartialSums | Place::Buffer(_) => {
+                if !self.finish_buffer(m, tile, mask) {
+                    let (floats, start, leading) = self.own_memory::<M>(tile);
+                    for i in 0..tile.height {
+                        let has_dropout = self.last && self.epilogue.dropout().is_some();
+                        let mask = if has_dropout { mask.row(i, tile.column) } else { &[] };
+                        // SAFETY: the memory is this thread's, and no other reference to it is alive.
+                        let sums = unsafe { &*floats.slice(start + i * leading..start + i * leading + M::NR) };
+                        self.finish_row::<M>(m.simd(), tile.row + i, tile.column, sums, mask);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The thread's memory of a tile that is not summed in C: floats, the tile's first, and those from a row to the next.
+    #[inline(always)]
+    fn own_memory<M: Tile>(&self, tile: &SummedTile) -> (Disjoint<'a, f32>, usize, usize) {
+        match tile.place {
+            Place::PartialSums => {
+                (self.partial_sums, self.own_sums(tile.row, tile.column, 0).start, self.partial_columns)
+            }
+            Place::C => unreachable!("the tile is in C"),
+            Place::Buffer(number) => (self.tile_buffer, number * M::SIZE.rows * M::NR, M::NR),
+        }
     }
 
     /// Addresses to prefetch during the tile of `height` rows at (`row`, `column`). By rows the next tile is the one to
@@ -177,52 +254,49 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Destination of a tile, and true if it is in C: C itself if the tile is complete, f32 and not quantized, else
-    /// `tile_buffer`. Valid for the computed rows of NR floats, which only this task accesses.
+    /// Destination of a tile. Valid for the computed rows of NR floats, which only this task accesses.
     #[inline(always)]
-    fn destination<M: Microkernel>(&self, height: usize, row: usize, column: usize) -> (Destination<'a>, bool) {
+    fn destination<M: Microkernel>(&self, tile: &SummedTile) -> Destination<'a> {
         let (rows, width) = (M::SIZE.rows, M::NR);
-        assert!(self.tile_buffer.len() >= 2 * area(rows, width));
-        let (tile, partial) = (self.tile_buffer.ptr(0), self.tile_buffer.ptr(rows * width));
-        let is_whole = column + width <= self.columns.end && (!M::WHOLE || height == rows);
-        match self.c {
-            Output::F32(c) if is_whole && !M::QUANTIZED => {
-                let at = index(row, self.ldc, column).saturating_add(self.c_start);
-                assert!(span(height, width, self.ldc) <= c.len().saturating_sub(at));
-                let (add, bias) = (self.addend != Addend::Nothing, self.epilogue.bias_in_registers(self.last));
-                (
-                    Destination { c: c.ptr(at), ldc: self.ldc, add, bias: bias.map(|bias| &bias[column..]), partial },
-                    true,
-                )
-            }
-            _ => (Destination { c: tile, ldc: width, add: false, bias: None, partial }, false),
+        assert!(self.tile_buffer.len() >= 3 * area(rows, width));
+        let partial = self.tile_buffer.ptr(2 * rows * width);
+        if let (Output::F32(c), Place::C) = (self.c, tile.place) {
+            let at = index(tile.row, self.ldc, tile.column).saturating_add(self.c_start);
+            assert!(span(tile.height, width, self.ldc) <= c.len().saturating_sub(at));
+            let (add, bias) = (self.addend != Addend::Nothing, self.epilogue.bias_in_registers(self.last));
+            let bias = bias.map(|bias| &bias[tile.column..]);
+            return Destination { c: c.ptr(at), ldc: self.ldc, add, bias, partial };
         }
+        let (floats, start, leading) = self.own_memory::<M>(tile);
+        assert!(start.saturating_add(span(rows, width, leading)) <= floats.len());
+        Destination { c: floats.ptr(start), ldc: leading, add: false, bias: None, partial }
     }
 
-    /// Applies the rest of the epilogue to a full tile of f32 after the last block.
+    /// Applies the rest of the epilogue to a tile in C after the last block.
     #[inline(always)]
-    fn finish_tile<M: Microkernel>(&self, m: M, height: usize, row: usize, column: usize, mask: &Mask<'_>) {
+    fn finish_tile<M: Microkernel>(&self, m: M, tile: &SummedTile, mask: &Mask<'_>) {
         if let Output::F32(c) = self.c
             && self.last
             && !M::QUANTIZED
             && self.epilogue.has_more()
         {
-            let position = [row * self.ldc + column, self.ldc, column];
+            let position = [tile.row * self.ldc + tile.column, self.ldc, tile.column];
             // SAFETY: `destination` bounds the tile in C, and `Epilogue::check` requires the epilogue's matrices to be
             // as long as C; batches, which start elsewhere in C, have no epilogue with matrices. Only this task
             // accesses its rectangle.
             unsafe {
                 let first = c.ptr(position[0]).cast_const();
                 let sums = Sums { first, leading: self.ldc, bias: None };
-                self.epilogue.finish_tile(m.simd(), sums, c.ptr(0), position, [height, M::SIZE.vectors], mask);
+                self.epilogue.finish_tile(m.simd(), sums, c.ptr(0), position, [tile.height, M::SIZE.vectors], mask);
             }
         }
     }
 
-    /// Applies the epilogue to a tile in `tile_buffer` and stores it in C, if the tile is of bf16, has all its columns and its
-    /// last sums; otherwise returns false.
+    /// Applies the epilogue to a tile outside of C and stores it, if C is bf16 and the tile has all its columns and its last
+    /// sums; otherwise returns false.
     #[inline(always)]
-    fn finish_buffer<M: Microkernel>(&self, m: M, height: usize, row: usize, column: usize, mask: &Mask<'_>) -> bool {
+    fn finish_buffer<M: Microkernel>(&self, m: M, tile: &SummedTile, mask: &Mask<'_>) -> bool {
+        let SummedTile { row, column, height, .. } = *tile;
         let Output::Bf16(c) = self.c else { return false };
         let has_all_sums = self.last && (self.addend == Addend::Nothing || M::FROM_OLD_VALUES);
         if !has_all_sums || M::QUANTIZED || column + M::NR > self.columns.end {
@@ -231,10 +305,11 @@ impl<'a> Tiles<'a> {
         let position = [self.c_start + row * self.ldc + column, self.ldc, column];
         assert!(position[0].saturating_add(span(height, M::NR, self.ldc)) <= c.len());
         let bias = self.epilogue.bias_in_registers(true);
-        let sums = Sums { first: self.tile_buffer.ptr(0), leading: M::NR, bias };
+        let (floats, start, leading) = self.own_memory::<M>(tile);
+        let sums = Sums { first: floats.ptr(start), leading, bias };
         // SAFETY: the assert bounds the tile in C. `Epilogue::check` requires the epilogue's matrices to be as long as C and stored
         // as it is; batches, which start elsewhere in C, have no epilogue with matrices. Only this task accesses its rectangle,
-        // and the buffer holds the tile.
+        // and its own memory holds the tile (`destination`).
         unsafe {
             self.epilogue.finish_tile(m.simd(), sums, c.ptr(0), position, [height, M::SIZE.vectors], mask);
         }
@@ -265,22 +340,21 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Loads the old values of a tile that is not computed in C into `tile_buffer`; zeros where C has no rows or columns.
+    /// Loads the old values of a tile that is not computed in C; zeros where C has no rows or columns.
     #[inline(always)]
-    fn load_old_values<S: Simd>(&self, simd: S, height: usize, row: usize, column: usize, width: usize) {
-        // SAFETY: the buffer is this thread's, and no other reference to it is alive; a task accesses only its rectangle of
-        // C.
-        unsafe {
-            let tile = self.tile_buffer.slice(0..self.tile_buffer.len() / 2);
-            for (i, to) in tile.chunks_exact_mut(width).enumerate() {
-                for at in (0..width).step_by(S::LANES) {
-                    let count = S::LANES.min(self.columns.end.saturating_sub(column + at));
-                    let old = if i < height && count > 0 {
-                        self.old_values(simd, row + i, column + at, count)
-                    } else {
-                        simd.zero()
-                    };
-                    simd.store(&mut to[at..], old);
+    fn load_old_values<M: Tile>(&self, simd: M::Simd, tile: &SummedTile) {
+        let (floats, start, leading) = self.own_memory::<M>(tile);
+        for i in 0..M::SIZE.rows {
+            for at in (0..M::NR).step_by(M::Simd::LANES) {
+                let (row, column) = (tile.row + i, tile.column + at);
+                let count = M::Simd::LANES.min(self.columns.end.saturating_sub(column));
+                // SAFETY: the memory is this thread's, and no other reference to it is alive; a task accesses only its
+                // rectangle of C.
+                unsafe {
+                    let exists = i < tile.height && count > 0;
+                    let old = if exists { self.old_values(simd, row, column, count) } else { simd.zero() };
+                    let to = start + i * leading + at;
+                    simd.store(floats.slice(to..to + M::Simd::LANES), old);
                 }
             }
         }
@@ -297,6 +371,9 @@ impl<'a> Tiles<'a> {
             let at = self.c_start + position.at;
             let own = self.own_sums(row, column, count);
             let mut value = simd.load(&sums[first..]);
+            if M::STORES_INTEGERS {
+                value = simd.int_to_float(simd.as_bits(value));
+            }
             if let Some(scales) = self.scales {
                 value = scales.apply(simd, value, row, column..column + count);
             }

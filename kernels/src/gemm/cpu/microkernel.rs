@@ -43,6 +43,10 @@ pub(crate) trait Tile: Copy + Send + Sync {
     const WHOLE: bool = false;
     /// True if a tile is added to its old values block by block of k, false if it is summed first.
     const FROM_OLD_VALUES: bool = false;
+    /// True if the epilogue of a tile is computed after the next tile's instructions, because a unit of its own executes them.
+    const DEFERS: bool = false;
+    /// True if the sums that a tile stores are i32, which the epilogue converts.
+    const STORES_INTEGERS: bool = false;
 
     /// Token of the epilogue's arithmetic.
     fn simd(self) -> Self::Simd;

@@ -55,7 +55,7 @@ impl Scratch {
     fn floats(blocking: &Blocking) -> [usize; 5] {
         let Blocking { mr, nr, b_block, .. } = *blocking;
         let mask = Mask::len(mr, blocking.nc(0));
-        [mr * SINGLE_BLOCK, b_block.max(nr * SINGLE_BLOCK), blocking.mc() * blocking.nc(CHAIN), 2 * mr * nr, mask]
+        [mr * SINGLE_BLOCK, b_block.max(nr * SINGLE_BLOCK), blocking.mc() * blocking.nc(CHAIN), 3 * mr * nr, mask]
     }
 }
 

@@ -51,6 +51,7 @@ impl<S: Simd, U: MatrixUnit + 'static> Tile for PairTile<S, U> {
     const QUANTIZED: bool = false;
     const FROM_OLD_VALUES: bool = true;
     const WHOLE: bool = true;
+    const DEFERS: bool = true;
 
     #[inline(always)]
     fn simd(self) -> S {
