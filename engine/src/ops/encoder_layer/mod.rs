@@ -42,14 +42,18 @@ use super::{
 };
 use crate::{
     device::Device,
-    dtype::DType,
+    dtype::{DType, floats},
     error::{EngineError, Result},
-    param::ParamId,
+    param::{ParamId, Side},
     shape::Shape,
     tape::{BackwardContext, Op, Recomputable, Tape, Var, copy},
     tensor::Tensor,
 };
-use kernels::{dropout::Dropout, gemm::Epilogue};
+use kernels::{
+    dropout::Dropout,
+    gemm::{Epilogue, FeedForward, feed_forward, rows_of_block},
+    operation::Cost,
+};
 use shared::{Place, Weight};
 
 /// Applies `layer` to x [T, H].
@@ -228,8 +232,13 @@ impl Layer {
         let mut y = context;
         normalized(params.attention_norm, &branch, x, &mut y)?;
         let mut f = tape.alloc([t, self.ffn.n], dtype)?;
-        self.ffn.infer(tape, "layer.ffn", &y, Some(self.spec.activation), &mut f)?;
-        self.ffn_output.infer(tape, "layer.ffn_output", &f, None, &mut branch)?;
+        match self.rows_of_block(tape, &y) {
+            Some(block) => self.feed_forward(tape, block, &y, None, &mut f, None, &mut branch)?,
+            None => {
+                self.ffn.infer(tape, "layer.ffn", &y, Some(self.spec.activation), &mut f)?;
+                self.ffn_output.infer(tape, "layer.ffn_output", &f, None, &mut branch)?;
+            }
+        }
         normalized(params.output_norm, &branch, &y, out)
     }
 
@@ -253,7 +262,6 @@ impl Layer {
         let mut y = self.input(tape, Weight::Ffn, [t, h].into(), dtype)?;
         let (s1, stats1) = attended.forward(tape, &context, x, &mut y)?;
 
-        let (pre, f) = self.ffn(tape, &y)?;
         let fed = Sublayer {
             name: "layer.ffn_output",
             dense: &self.ffn_output,
@@ -265,18 +273,66 @@ impl Layer {
             None => Some(tape.alloc([t, h], dtype)?),
         };
         let out = out.or(own.as_mut()).expect("one of the two");
-        let (s2, stats2) = fed.forward(tape, &f, &y, out)?;
+        let mut pre = tape.alloc([t, self.ffn.n], dtype)?;
+        let mut f = self.input(tape, Weight::FfnOutput, *pre.shape(), dtype)?;
+        let (s2, stats2) = match self.rows_of_block(tape, &y).filter(|_| active(fed.dropout).is_none()) {
+            Some(block) => {
+                let mut s2 = tape.alloc([t, h], dtype)?;
+                self.feed_forward(tape, block, &y, Some(&mut pre), &mut f, Some(&y), &mut s2)?;
+                let stats2 = fed.normalize(tape, &s2, out)?;
+                (s2, stats2)
+            }
+            None => {
+                let epilogue = Epilogue::bias_activation(self.ffn.bias(), self.spec.activation, Some(&mut pre));
+                self.ffn.forward(tape, "layer.ffn", &y, epilogue, &mut f)?;
+                fed.forward(tape, &f, &y, out)?
+            }
+        };
         let (f, y) = (keep.then_some(f), keep.then_some(y));
         Ok(Saved { qkv, context, lse, s1, stats1, y, pre, f, s2, stats2 })
     }
 
-    /// pre = y·W₁ᵀ + b and f = act(pre)
-    fn ffn(&self, tape: &Tape<'_>, y: &Tensor) -> Result<(Tensor, Tensor)> {
-        let mut pre = tape.alloc([y.shape()[0], self.ffn.n], y.dtype())?;
-        let mut f = self.input(tape, Weight::FfnOutput, *pre.shape(), pre.dtype())?;
-        let epilogue = Epilogue::bias_activation(self.ffn.bias(), self.spec.activation, Some(&mut pre));
-        self.ffn.forward(tape, "layer.ffn", y, epilogue, &mut f)?;
-        Ok((pre, f))
+    /// Rows of a block if both products of the feed-forward part are taken together.
+    fn rows_of_block(&self, tape: &Tape<'_>, y: &Tensor) -> Option<usize> {
+        match tape.device() {
+            Device::Cpu(cpu) => rows_of_block(cpu, tape.precision(y.dtype()), y.shape()[0], self.ffn.n),
+            Device::Cuda(_) => None,
+        }
+    }
+
+    /// pre = y·W₁ᵀ + b, f = act(pre) and out = f·W₂ᵀ + b + residual, by blocks of rows.
+    #[expect(clippy::too_many_arguments)]
+    fn feed_forward(
+        &self,
+        tape: &Tape<'_>,
+        block: usize,
+        y: &Tensor,
+        pre: Option<&mut Tensor>,
+        f: &mut Tensor,
+        residual: Option<&Tensor>,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        let (rows, dtype) = (y.shape()[0], y.dtype());
+        let precision = tape.precision(dtype);
+        let panels = [&self.ffn, &self.ffn_output].map(|dense| dense.panels(tape, precision, Side::Forward));
+        let [first, second] = [&self.ffn, &self.ffn_output].map(|dense| dense.cost(rows, dtype));
+        let cost = Cost { flops: first.flops + second.flops, bytes: first.bytes + second.bytes };
+        tape.launch("layer.feed_forward", cost, |cpu| {
+            let [first, second] = panels.each_ref().map(|panels| panels.as_deref().expect("packed for the CPU"));
+            let values = tape.params().all_values();
+            floats!(dtype, X => feed_forward(cpu, block, FeedForward {
+                precision,
+                sizes: [rows, self.ffn.k, self.ffn.n],
+                x: y.slice::<X>(),
+                weights: [first, second],
+                biases: [&values[self.ffn.bias()], &values[self.ffn_output.bias()]],
+                activation: self.spec.activation,
+                pre: pre.map(|pre| pre.slice_mut::<X>()),
+                inner: f.slice_mut::<X>(),
+                residual: residual.map(|residual| residual.slice::<X>()),
+                y: out.slice_mut::<X>(),
+            }));
+        })
     }
 
     /// Memory for the operand that multiplies `weight`.
@@ -428,9 +484,15 @@ impl Sublayer<'_> {
         let mut s = tape.alloc(*residual.shape(), residual.dtype())?;
         let epilogue = Epilogue::bias_dropout_residual(self.dense.bias(), active(self.dropout), Some(residual));
         self.dense.forward(tape, self.name, x, epilogue, &mut s)?;
-        let mut stats = tape.alloc([s.shape()[0], 2], DType::F32)?;
-        self.norm.forward(tape, &s, None, None, y, &mut stats)?;
+        let stats = self.normalize(tape, &s, y)?;
         Ok((s, stats))
+    }
+
+    /// The statistics of s; y is written.
+    fn normalize(&self, tape: &Tape<'_>, s: &Tensor, y: &mut Tensor) -> Result<Tensor> {
+        let mut stats = tape.alloc([s.shape()[0], 2], DType::F32)?;
+        self.norm.forward(tape, s, None, None, y, &mut stats)?;
+        Ok(stats)
     }
 }
 
