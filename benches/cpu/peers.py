@@ -1,8 +1,8 @@
-"""Forward passes and training steps of ALBERT: `albert bench step` against PyTorch and ONNX Runtime, interleaved.
+"""Forward passes and training steps of ALBERT: `albert bench step` against PyTorch, ONNX Runtime and OpenVINO, interleaved.
 
     python -m pip install -r benches/cpu/requirements.txt
     python benches/cpu/peers.py --set forward --out runs/peers         every cell on 1 and 2 threads; so too for the others:
-    python benches/cpu/peers.py --set train|lengths|int8
+    python benches/cpu/peers.py --set train|lengths|int8|bf16|bf16-train
     python benches/cpu/peers.py --set forward --cells base:8x128 --threads 1 --peers ort
 
 Nothing here is needed to build or test the project. With --out each cell is stored as a file once it is measured and not measured
@@ -15,6 +15,9 @@ again for the same contenders, so an interrupted run can be continued. Contender
     ort       ONNX Runtime on the exported AlbertModel, all graph optimizations; `ort+gelu` exports the fused GELU
     fused     the graph goes through onnxruntime.transformers.optimizer first: attention as one operation
     int8      its dynamic quantization, one scale per weight; `channel`: one per output channel
+    openvino  OpenVINO on the same exported graph as `ort`, in f32 unless another word follows
+    bf16      torch: weights and activations in a forward pass, autocast in training; openvino: its precision hint
+    compile   torch.compile, with constants folded in a forward pass (needs a C++ compiler)
     albert    a variant of ours: `albert+dropout` with 0.1, `albert+f32`, `albert+full` (below)
 
 A training step is zero_grad, forward with both losses, backward, fused AdamW; dropout 0, as in the v2 configurations. FLOPs
@@ -25,8 +28,8 @@ A cell is SIZE:BATCHxLENGTH, SIZE:length,length,.. or SIZE:realN: N sequences wh
 ours on about as many tokens in sequences that all have the length of the longest. Shorter sequences have fewer attention FLOPs
 per token, so both tokens per second and the share of the peak are printed.
 
---set int8 also prints the deviation of the last hidden state from float64: the same weights (--weights, a Hugging Face folder;
-random by default) and the same ids for all.
+Forward passes in int8 or bf16 also print the deviation of the last hidden state from float64: the same weights (--weights, a
+Hugging Face folder; random by default) and the same ids for all.
 """
 
 import argparse
@@ -61,8 +64,20 @@ SETS = {
     "int8": {
         "mode": "forward",
         "cells": ["base:1x128", "base:8x128"],
-        "peers": ["ort+int8", "ort+int8+channel", "ort+fused+int8", "ort", "albert+f32"],
+        "peers": ["ort+int8", "ort+int8+channel", "ort+fused+int8", "openvino+int8", "ort", "albert+f32"],
         "dtype": "int8",
+    },
+    "bf16": {
+        "mode": "forward",
+        "cells": ["base:1x128", "base:8x128"],
+        "peers": ["torch+gelu+arena+bf16", "torch+gelu+arena+bf16+compile", "openvino+bf16", "openvino", "albert+f32"],
+        "dtype": "bf16",
+    },
+    "bf16-train": {
+        "mode": "train",
+        "cells": ["base:8x128"],
+        "peers": ["torch+gelu+arena+bf16", "torch+gelu+arena+masked+bf16", "torch+gelu+arena", "albert+f32"],
+        "dtype": "bf16",
     },
 }
 
@@ -109,6 +124,13 @@ def torch_worker(parts, mode, size, lengths, threads):
     ids, labels, mask = batch(lengths)
     if mode == "forward":
         model = AlbertModel(config).eval()
+        if "bf16" in parts:
+            model = model.bfloat16()
+        if "compile" in parts:
+            import torch._inductor.config
+
+            torch._inductor.config.freezing = True
+            model = torch.compile(model)
 
         def call():
             with torch.inference_mode():
@@ -132,7 +154,9 @@ def torch_worker(parts, mode, size, lengths, threads):
 
     def call():
         optimizer.zero_grad()
-        loss().backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in parts):
+            total = loss()
+        total.backward()
         optimizer.step()
 
     turns.serve_best(call, threads)
@@ -250,7 +274,6 @@ def quantize(path, per_channel):
 
 
 def ort_worker(path, lengths, threads):
-    import numpy
     import onnxruntime
 
     turns.forget_peak()
@@ -258,10 +281,35 @@ def ort_worker(path, lengths, threads):
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    inputs = numbers(lengths)
+    turns.serve_best(lambda: session.run(None, inputs), threads)
+
+
+def openvino_model(path, parts, threads):
+    """The graph, compiled."""
+    import openvino
+
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    settings["INFERENCE_PRECISION_HINT"] = "bf16" if "bf16" in parts else "f32"
+    core = openvino.Core()
+    return core.compile_model(core.read_model(path), "CPU", settings)
+
+
+def openvino_worker(path, parts, lengths, threads):
+    turns.forget_peak()
+    model = openvino_model(path, parts, threads)
+    request, inputs = model.create_infer_request(), numbers(lengths)
+    turns.serve_best(lambda: request.infer(inputs), threads)
+
+
+def numbers(lengths):
+    """Random ids and their mask, padded to the longest."""
+    import numpy
+
     generator, longest = numpy.random.default_rng(1), max(lengths)
     ids = generator.integers(5, 30000, (len(lengths), longest))
     mask = (numpy.arange(longest) < numpy.array(lengths)[:, None]).astype(numpy.int64)
-    turns.serve_best(lambda: session.run(None, {"ids": ids, "mask": mask}), threads)
+    return {"ids": ids, "mask": mask}
 
 
 def last_hidden(path):
@@ -276,9 +324,9 @@ def last_hidden(path):
     return [hidden[max(hidden)].reshape(-1, hidden[max(hidden)].shape[-1]) for _, hidden in sorted(lines.items())]
 
 
-def errors(albert, size, names, lengths, weights, folder):
+def errors(albert, size, dtype, names, lengths, weights, folder):
     """Deviation of the last hidden state from float64, as (who, largest, root mean square, that of the hidden state): same
-    weights, same ids; ONNX Runtime gets the timed batch, because its scales depend on it."""
+    weights, same ids; the others get the timed batch, because scales of int8 depend on it."""
     import numpy
     import onnxruntime
     import torch
@@ -296,15 +344,25 @@ def errors(albert, size, names, lengths, weights, folder):
     with open(lines, "w") as file:
         for row, length in zip(ids.tolist(), lengths):
             file.write(json.dumps({"input_ids": row[:length]}) + "\n")
-    for dtype in ("int8", "f32"):
+    for dtype in (dtype, "f32"):
         command = [albert, "forward", "--model", source, "--ids", lines, "--output", out, "--precision", dtype]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         got[f"albert {dtype}"] = of_text(last_hidden(out))
     for name in names:
         parts = name.split("+")
+        inputs = {"ids": ids.numpy(), "mask": mask.numpy()}
         if parts[0] == "ort":
             session = onnxruntime.InferenceSession(export(size, parts, weights, folder), providers=["CPUExecutionProvider"])
-            got[name] = of_text(session.run(["hidden"], {"ids": ids.numpy(), "mask": mask.numpy()})[0])
+            got[name] = of_text(session.run(["hidden"], inputs)[0])
+        elif parts[0] == "openvino":
+            model = openvino_model(export(size, parts, weights, folder), parts, 1)
+            got[name] = of_text(model(inputs)[model.output("hidden")])
+        elif parts[0] == "torch" and "compile" not in parts:
+            with torch.inference_mode():
+                act = {"hidden_act": "gelu_pytorch_tanh"} if "gelu" in parts else {}
+                model = AlbertModel.from_pretrained(source, **act).eval()
+                model = model.bfloat16() if "bf16" in parts else model.float()
+                got[name] = of_text(model(input_ids=ids, attention_mask=mask).last_hidden_state.float().numpy())
     root = lambda values: math.sqrt((values**2).mean())
     return [
         {"who": who, "largest": float(abs(hidden - expected).max()), "rms": root(hidden - expected), "of": root(expected)}
@@ -322,9 +380,11 @@ def error_table(rows):
 def worker(arguments):
     name, mode, size, lengths, threads, folder = arguments
     parts, lengths, threads = name.split("+"), [int(length) for length in lengths.split(",")], int(threads)
+    # Exported in another process, so that its memory is not counted.
     if parts[0] == "ort":
-        # Exported in another process, so that its memory is not counted.
         ort_worker(folder, lengths, threads)
+    elif parts[0] == "openvino":
+        openvino_worker(folder, parts, lengths, threads)
     else:
         torch_worker(parts, mode, size, lengths, threads)
 
@@ -371,7 +431,7 @@ def cell(options, size, lengths, threads, folder):
             contenders.append(ours(options, size, lengths, parts, threads))
             continue
         last = folder
-        if parts[0] == "ort":
+        if parts[0] in ("ort", "openvino"):
             last = in_own_process("export", size, parts, options.weights, folder)
         command = [sys.executable, __file__, "--worker", name, options.mode, size, listed, str(threads), last]
         limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
@@ -382,8 +442,8 @@ def cell(options, size, lengths, threads, folder):
         is_ours = contender.name.startswith("albert")
         took[contender.name] = [turns.flatten(records[0]) for records in result] if is_ours else result
     measured = {"rounds": took}
-    if options.dtype == "int8":
-        arguments = [options.albert, size, options.peers, lengths, options.weights, folder]
+    if options.mode == "forward" and options.dtype != "f32":
+        arguments = [options.albert, size, options.dtype, options.peers, lengths, options.weights, folder]
         measured["errors"] = in_own_process("errors", *arguments)
     return measured
 
@@ -424,10 +484,14 @@ def table(title, rows):
 
 
 GROUPS = {
-    "best torch": lambda parts: parts[0] == "torch" and "masked" not in parts,
+    "best torch": lambda parts: parts[0] == "torch" and not {"masked", "bf16"} & set(parts),
+    "best torch bf16": lambda parts: parts[0] == "torch" and "bf16" in parts and "masked" not in parts,
     "best torch, masked": lambda parts: "masked" in parts,
     "best ort": lambda parts: parts[0] == "ort" and "int8" not in parts,
     "best ort int8": lambda parts: parts[0] == "ort" and "int8" in parts,
+    "openvino": lambda parts: parts == ["openvino"],
+    "openvino bf16": lambda parts: parts == ["openvino", "bf16"],
+    "openvino int8": lambda parts: parts == ["openvino", "int8"],
     "ours, dropout 0.1": lambda parts: "dropout" in parts,
     "ours, full length": lambda parts: "full" in parts,
     "ours, f32": lambda parts: parts == ["albert", "f32"],
@@ -472,7 +536,7 @@ def arguments():
     parser.add_argument("--peers", nargs="+")
     default = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lengths.txt")
     parser.add_argument("--lengths-from", default=default, help="file with one length per line, for SIZE:realN")
-    parser.add_argument("--weights", help="Hugging Face folder for the errors of int8")
+    parser.add_argument("--weights", help="Hugging Face folder for the errors of int8 and bf16")
     parser.add_argument("--out", help="folder of results, one file per cell; existing cells are not measured again")
     options = parser.parse_args()
     for name, value in {"dtype": "f32", **SETS[options.set]}.items():
