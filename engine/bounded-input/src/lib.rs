@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod proto;
+pub mod text;
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,0 +1,383 @@
+//! Text from files, pipes and standard input, decoded while it is read if it is compressed with gzip or zstd.
+//!
+//! The kind is found by the first bytes, not by the name. Memory: the window of the compressed data (32 KiB for gzip, at most
+//! [`LARGEST_WINDOW`] for zstd) and a few blocks, whatever the text takes; callers bound what they keep of it.
+
+use super::{mistaken, too_large};
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::{
+    FrameDecoder,
+    errors::{FrameDecoderError, ReadFrameHeaderError},
+};
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Cursor, Read},
+    path::Path,
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread,
+};
+
+/// Name of standard input, in arguments.
+pub const STANDARD_INPUT: &str = "-";
+
+/// Largest window of zstd: that of `zstd --ultra -22` and of `--long`.
+pub const LARGEST_WINDOW: u64 = 128 << 20;
+
+/// Size of buffers.
+const BUFFER: usize = 1 << 20;
+
+/// Blocks that a thread decodes ahead.
+const AHEAD: usize = 8;
+
+/// Text that is read once, from its start to its end.
+pub type Text = Box<dyn BufRead + Send>;
+
+/// Compression of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// RFC 1952; several members are one text.
+    Gzip,
+    /// RFC 8878; several frames are one text.
+    Zstd,
+}
+
+impl Compression {
+    const ALL: [(Self, &'static [u8]); 2] = [(Self::Gzip, b"\x1f\x8b"), (Self::Zstd, b"\x28\xb5\x2f\xfd")];
+    /// Most bytes that tell a kind of file.
+    const LONGEST: usize = 10;
+
+    /// Kind of data that begins with `bytes`.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find_map(|(kind, magic)| bytes.starts_with(magic).then_some(kind))
+    }
+
+    /// Compression of the file at `path`; `None` for other files, and for what is no regular file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of_file(path: &Path) -> io::Result<Option<Self>> {
+        if is_standard_input(path) || !std::fs::metadata(path)?.is_file() {
+            return Ok(None);
+        }
+        let mut head = Vec::new();
+        File::open(path)?.take(Self::LONGEST as u64).read_to_end(&mut head)?;
+        Ok(Self::of(&head))
+    }
+}
+
+/// True for the name of standard input.
+pub fn is_standard_input(path: &Path) -> bool {
+    path == Path::new(STANDARD_INPUT)
+}
+
+/// Opens the file at `path`, or standard input for `-`.
+///
+/// # Errors
+/// It cannot be opened, is a folder, or has a compression that is not known here; the message names it.
+pub fn open(path: &Path) -> io::Result<Text> {
+    if is_standard_input(path) {
+        return decoded(io::stdin());
+    }
+    let file = File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::Error::other("it is a directory; expected a file"));
+    }
+    decoded(file)
+}
+
+/// `text`, of which at most `limit` bytes are read; the next one is an error.
+pub fn bounded(text: Text, limit: u64) -> Text {
+    Box::new(BufReader::with_capacity(BUFFER, Limited { text, limit, left: limit }))
+}
+
+/// Text with a limit.
+struct Limited {
+    text: Text,
+    limit: u64,
+    left: u64,
+}
+
+impl Read for Limited {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 && !out.is_empty() {
+            return if self.text.fill_buf()?.is_empty() { Ok(0) } else { Err(too_large(self.limit)) };
+        }
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(out.len());
+        let count = self.text.read(&mut out[..most])?;
+        self.left -= count as u64;
+        Ok(count)
+    }
+}
+
+/// The text of `source`, which may be compressed. Waits for the first bytes, and for more only if they may be of a compressed
+/// file.
+///
+/// # Errors
+/// As [`open`].
+pub fn decoded(mut source: impl Read + Send + 'static) -> io::Result<Text> {
+    let mut head = [0; Compression::LONGEST];
+    let mut len = 0;
+    while len < head.len() && may_be_binary(&head[..len]) {
+        match source.read(&mut head[len..]) {
+            Ok(0) => break,
+            Ok(count) => len += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let head = &head[..len];
+    let all = BufReader::with_capacity(BUFFER, Cursor::new(head.to_vec()).chain(source));
+    match Compression::of(head) {
+        Some(Compression::Gzip) => Ok(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(all)))),
+        Some(Compression::Zstd) => Ok(Box::new(BufReader::with_capacity(BUFFER, Frames::new(all)))),
+        None => match mistaken(head).filter(|what| what.contains("compressed") || what.contains("archive")) {
+            Some(what) => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{what}; gzip and zstd are read as they are")))
+            }
+            None => Ok(Box::new(all)),
+        },
+    }
+}
+
+/// True if `head` is the beginning of a compressed file that is told by more bytes.
+fn may_be_binary(head: &[u8]) -> bool {
+    const MAGIC: [&[u8]; 7] = [
+        b"\x1f\x8b",
+        b"\x28\xb5\x2f\xfd",
+        b"\xfd7zXZ\0",
+        b"PK\x03\x04",
+        b"BZh91AY&SY",
+        b"\x04\x22\x4d\x18",
+        b"7z\xbc\xaf\x27\x1c",
+    ];
+    MAGIC.iter().any(|magic| magic.len() > head.len() && magic.starts_with(head))
+}
+
+/// The frames of zstd data, one after the other. Their checksums are compared.
+struct Frames<R> {
+    source: R,
+    frame: FrameDecoder,
+    /// True between [`FrameDecoder::reset`] and the end of the frame.
+    is_open: bool,
+}
+
+impl<R: BufRead> Frames<R> {
+    fn new(source: R) -> Self {
+        let mut frame = FrameDecoder::new();
+        frame.set_max_window_size(LARGEST_WINDOW);
+        Self { source, frame, is_open: false }
+    }
+
+    /// Opens the next frame; false at the end of the data.
+    fn next(&mut self) -> io::Result<bool> {
+        loop {
+            if self.source.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.frame.reset(&mut self.source) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    let skipped = io::copy(&mut self.source.by_ref().take(length.into()), &mut io::sink())?;
+                    if skipped < length.into() {
+                        return Err(cut_short());
+                    }
+                }
+                Err(error) => return Err(damaged(&error)),
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Read for Frames<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        use ruzstd::decoding::BlockDecodingStrategy::UptoBlocks;
+        loop {
+            if !self.is_open {
+                self.is_open = self.next()?;
+                if !self.is_open {
+                    return Ok(0);
+                }
+            }
+            while self.frame.can_collect() == 0 && !self.frame.is_finished() {
+                self.frame.decode_blocks(&mut self.source, UptoBlocks(1)).map_err(|error| damaged(&error))?;
+            }
+            let count = self.frame.read(out)?;
+            if count > 0 || out.is_empty() {
+                return Ok(count);
+            }
+            let (written, computed) = (self.frame.get_checksum_from_data(), self.frame.get_calculated_checksum());
+            if written.is_some() && written != computed {
+                return Err(damaged(&"the checksum of the text is another one"));
+            }
+            self.is_open = false;
+        }
+    }
+}
+
+fn damaged(what: &dyn std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the zstd data is damaged or cut short: {what}"))
+}
+
+fn cut_short() -> io::Error {
+    damaged(&"it ends within a frame")
+}
+
+/// `text`, read by a thread of its own that is a few blocks ahead of the caller: decoding goes on beside what the caller does.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn ahead(text: Text) -> io::Result<Text> {
+    let (sender, receiver) = sync_channel(AHEAD);
+    thread::Builder::new().name("decoder".into()).spawn(move || decode(text, &sender))?;
+    Ok(Box::new(BufReader::with_capacity(BUFFER, Blocks { receiver, block: Cursor::default() })))
+}
+
+/// Sends the blocks of `text` until it ends, fails, or nobody takes them; an empty block is the end.
+fn decode(mut text: Text, sender: &SyncSender<io::Result<Vec<u8>>>) {
+    loop {
+        let mut block = Vec::with_capacity(BUFFER);
+        let read = text.by_ref().take(BUFFER as u64).read_to_end(&mut block);
+        let is_last = !matches!(read, Ok(1..));
+        if sender.send(read.map(|_| block)).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// Blocks of another thread.
+struct Blocks {
+    receiver: Receiver<io::Result<Vec<u8>>>,
+    block: Cursor<Vec<u8>>,
+}
+
+impl Read for Blocks {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let count = self.block.read(out)?;
+            if count > 0 || out.is_empty() {
+                return Ok(count);
+            }
+            match self.receiver.recv() {
+                Ok(block) => self.block = Cursor::new(block?),
+                // After the last block, or an error that was returned.
+                Err(_) => return Ok(0),
+            }
+            if self.block.get_ref().is_empty() {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::{Compression as Level, write::GzEncoder};
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    use std::io::Write;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut out = GzEncoder::new(Vec::new(), Level::default());
+        out.write_all(text).unwrap();
+        out.finish().unwrap()
+    }
+
+    fn zstd(text: &[u8]) -> Vec<u8> {
+        compress_to_vec(text, CompressionLevel::Fastest)
+    }
+
+    fn read(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        decoded(Cursor::new(bytes))?.read_to_end(&mut out)?;
+        Ok(out)
+    }
+
+    /// Text that is neither constant nor incompressible, of several blocks.
+    fn text() -> Vec<u8> {
+        (0..200_000u64).flat_map(|i| format!("{} {}\n", i * i % 1009, i % 7).into_bytes()).collect()
+    }
+
+    #[test]
+    fn compressed_text_is_the_text_also_in_several_members() {
+        let text = text();
+        let (first, second) = text.split_at(1000);
+        let skippable = [&b"\x50\x2a\x4d\x18\x03\0\0\0abc"[..], &zstd(second)].concat();
+        for bytes in [
+            text.clone(),
+            gzip(&text),
+            zstd(&text),
+            [gzip(first), gzip(b""), gzip(second)].concat(),
+            [zstd(first), zstd(b""), skippable].concat(),
+        ] {
+            assert!(read(bytes.clone()).unwrap() == text);
+            let mut out = Vec::new();
+            ahead(decoded(Cursor::new(bytes)).unwrap()).unwrap().read_to_end(&mut out).unwrap();
+            assert!(out == text);
+        }
+        for short in ["", "P", "B", "(", "\x1f"] {
+            assert_eq!(read(short.as_bytes().to_vec()).unwrap(), short.as_bytes());
+        }
+    }
+
+    #[test]
+    fn damaged_data_is_an_error_wherever_it_ends_or_differs() {
+        let text = text();
+        for whole in [gzip(&text[..5000]), zstd(&text[..5000])] {
+            for end in [8, 20, whole.len() / 2, whole.len() - 1] {
+                let error = read(whole[..end].to_vec()).unwrap_err();
+                let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::InvalidData, io::ErrorKind::InvalidInput];
+                assert!(kinds.contains(&error.kind()), "{end} of {}: {error:?}", whole.len());
+            }
+            for at in (12..whole.len()).step_by(97) {
+                let mut other = whole.clone();
+                other[at] ^= 0x10;
+                assert!(read(other).is_err(), "byte {at} of {}", whole.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_bounded_text_ends_in_an_error_beyond_its_limit() {
+        for (limit, is_whole) in [(4, true), (3, false)] {
+            let mut out = Vec::new();
+            let read = bounded(decoded(Cursor::new(gzip(b"text"))).unwrap(), limit).read_to_end(&mut out);
+            assert_eq!(read.is_ok(), is_whole, "{limit}");
+        }
+    }
+
+    #[test]
+    fn other_compressions_are_named() {
+        for (bytes, name) in [(&b"\xfd7zXZ\0rest"[..], "xz"), (b"BZh91AY&SY", "bzip2"), (b"PK\x03\x04rest", "zip")] {
+            let error = read(bytes.to_vec()).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("gzip and zstd are read as they are"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_first_line_is_there_before_the_input_ends() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"Peter\n").unwrap();
+        let mut line = String::new();
+        decoded(reader).unwrap().read_line(&mut line).unwrap();
+        assert_eq!(line, "Peter\n");
+        drop(writer);
+    }
+
+    #[test]
+    fn the_decoder_ends_if_nobody_reads_on() {
+        // A text without an end: the thread would run forever.
+        let mut text = ahead(decoded(io::repeat(b'a')).unwrap()).unwrap();
+        let mut some = [0; 10];
+        text.read_exact(&mut some).unwrap();
+        drop(text);
+        let error =
+            ahead(decoded(Cursor::new(gzip(b"text")[..12].to_vec())).unwrap()).unwrap().read_to_end(&mut vec![]);
+        assert!(error.is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_is_no_text() {
+        assert!(open(Path::new("/")).err().unwrap().to_string().contains("it is a directory"));
+    }
+}
