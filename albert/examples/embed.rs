@@ -5,10 +5,7 @@
 //! Without arguments, a tiny model is trained first.
 mod tiny;
 
-use albert::{
-    Device,
-    embed::{Embedder, Pooling},
-};
+use albert::{Device, embed::Embedder};
 use std::{error::Error, path::Path};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Gives the index of the nearest other text of each, by cosine.
 pub fn nearest(folder: &Path, texts: &[String]) -> Result<Vec<usize>, Box<dyn Error>> {
-    let mut embedder = Embedder::load(folder, Pooling::Mean, Device::cpu()?)?;
+    let mut embedder = Embedder::load(folder, None, Device::cpu()?)?;
     let embedded = embedder.embed(texts, true)?; // [N, H], rows of length 1
     let vectors: Vec<&[f32]> = embedded.vectors.chunks_exact(embedded.width).collect();
     let cosine = |a: usize, b: usize| vectors[a].iter().zip(vectors[b]).map(|(x, y)| x * y).sum::<f32>();

@@ -10,8 +10,8 @@ mod tiny;
 use albert::Device;
 use albert::checkpoint::ModelFolder;
 use albert::finetune::{
-    self, DataSource, DevFigures, Examples, FinetuneRecipe, FinetuneSources, Finetuning, Prediction, Predictor, Task,
-    TaskName,
+    self, DataFiles, DataSource, DevFigures, Examples, FinetuneRecipe, FinetuneSources, Finetuning, Prediction,
+    Predictor, Task, TaskName,
 };
 use albert::tasks::{Problem, Text};
 use albert::train::{EvaluationRecord, Observer, Outcome, StartMode};
@@ -58,7 +58,7 @@ pub fn train(model: &Path, data: &Path, run: &Path, settings: &[&str]) -> Result
     let recipe = recipe.with("", &settings.iter().map(ToString::to_string).collect::<Vec<_>>())?;
 
     // The labels are those of the training file.
-    let loaded = DataSource { task: name, settings: &recipe.data }.load(data)?;
+    let loaded = DataSource { task: name, settings: &recipe.data }.load(DataFiles::Folder(data))?;
     loaded.remarks.iter().for_each(|remark| println!("{remark}"));
     let task = Task::new(name, loaded.problem, &recipe);
     let sources = FinetuneSources { task: &task, train: &loaded.train, dev: loaded.dev.as_ref() };

@@ -19,21 +19,12 @@ use crate::config::Heads;
 use crate::finite::check_finite;
 use crate::loaded::{InferenceError, LoadedModel};
 use crate::model::{ForwardOptions, Inputs, Tokens};
+pub use crate::sentence::Pooling;
+use crate::sentence::SentenceSettings;
 use crate::tokenizer::Tokenizer;
 
 /// Maximum tokens of a batch of several texts.
 const BUDGET: usize = 4096;
-
-/// Reduction of the token vectors of a text to one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
-    /// The mean of all tokens.
-    Mean,
-    /// The first token, `[CLS]`.
-    Cls,
-    /// The pooler's output for the first token.
-    Pooler,
-}
 
 /// A model with its tokenizer, ready to embed texts.
 #[derive(Debug)]
@@ -41,6 +32,9 @@ pub struct Embedder {
     loaded: LoadedModel,
     tokenizer: Tokenizer,
     pooling: Pooling,
+    normalize: bool,
+    /// Most tokens of a text, specials included.
+    longest: usize,
 }
 
 /// Vectors of texts.
@@ -55,16 +49,23 @@ pub struct Embedded {
 }
 
 impl Embedder {
-    /// Loads the encoder in `folder`, with the pooler if `pooling` needs it.
+    /// Loads the encoder in `folder`, with the pooler if `pooling` needs it. Without `pooling` it is that of a folder of
+    /// sentence-transformers ([`crate::sentence`]), which may also normalize and truncate, or the mean.
     ///
     /// # Errors
     /// A file is missing or damaged, or the tokenizer has another vocabulary size than the model.
-    pub fn load(folder: &Path, pooling: Pooling, device: Device) -> Result<Self, InferenceError> {
-        let files = ModelFolder::open(folder)?;
+    pub fn load(folder: &Path, pooling: Option<Pooling>, device: Device) -> Result<Self, InferenceError> {
+        let sentences = SentenceSettings::of_folder(folder)?;
+        let files = ModelFolder::open(sentences.as_ref().map_or(folder, |settings| &settings.model))?;
+        let of_folder = sentences.as_ref().map(|settings| settings.pooling);
+        let pooling = pooling.or(of_folder).unwrap_or(Pooling::Mean);
         let tokenizer = files.tokenizer()?;
         let heads = if pooling == Pooling::Pooler { Heads::MODEL } else { Heads::ENCODER };
         let (loaded, _) = LoadedModel::new(&files, heads, Workspace::new(device))?;
-        Ok(Self { loaded, tokenizer, pooling })
+        let positions = loaded.model.config().max_position_embeddings;
+        let longest = sentences.as_ref().and_then(|settings| settings.longest).unwrap_or(positions);
+        let normalize = sentences.is_some_and(|settings| settings.normalize);
+        Ok(Self { loaded, tokenizer, pooling, normalize, longest: longest.clamp(2, positions) })
     }
 
     /// Kernel timings; empty until profiling is switched on.
@@ -80,13 +81,18 @@ impl Embedder {
         Ok(self.loaded.set_precision(precision)?)
     }
 
-    /// Embeds `texts`. `normalize` scales each vector to length 1 (a zero vector is left as it is).
+    /// Width of a vector, H.
+    pub fn width(&self) -> usize {
+        self.loaded.model.config().hidden_size
+    }
+
+    /// Embeds `texts`. `normalize`, or the folder, scales each vector to length 1 (a zero vector is left as it is).
     ///
     /// # Errors
     /// A vector is not finite, or the engine failed.
-    pub fn embed(&mut self, texts: &[String], normalize: bool) -> Result<Embedded, InferenceError> {
-        let config = self.loaded.model.config();
-        let (width, longest) = (config.hidden_size, config.max_position_embeddings);
+    pub fn embed<T: AsRef<str> + Sync>(&mut self, texts: &[T], normalize: bool) -> Result<Embedded, InferenceError> {
+        let (width, longest) = (self.width(), self.longest);
+        let normalize = normalize || self.normalize;
         let specials = self.tokenizer.specials();
         let mut truncated = 0;
         let sequences: Vec<Vec<u32>> = self

@@ -47,6 +47,7 @@ pub mod model;
 pub mod pretrain;
 mod ranks;
 pub mod report;
+pub mod sentence;
 pub mod span;
 pub mod tasks;
 pub mod train;

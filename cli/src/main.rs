@@ -7,12 +7,14 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
+mod input;
 mod npy;
 mod numbers;
 mod output;
 mod progress;
 mod ranks;
 mod roofline;
+mod running;
 mod signals;
 
 use anyhow::{Result, ensure};
@@ -27,6 +29,9 @@ static ALLOCATOR: engine::memory::ProgramAllocator = engine::memory::ProgramAllo
 #[derive(Debug, Parser)]
 #[command(name = "albert", version, arg_required_else_help = true)]
 struct Cli {
+    /// Print no messages: results and errors alone
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -63,6 +68,8 @@ enum Command {
     Forward(commands::forward::Arguments),
     /// Compute an embedding of each line of text
     Embed(commands::embed::Arguments),
+    /// Show one or several runs on a page: figures, curves, differences of settings
+    Report(commands::report::Arguments),
     /// Print parameters, FLOPs and memory of a configuration
     Info(commands::info::Arguments),
     /// List the CUDA kernels, print their PTX, run any PTX on a simulated GPU
@@ -74,6 +81,15 @@ enum Command {
     Exchange(commands::exchange::Arguments),
     /// Print the hardware found and the settings that will be used
     Doctor(commands::doctor::Arguments),
+    /// Print the script that completes commands and flags in a shell
+    Completions(commands::manual::Completions),
+    /// Print a manual page
+    Man(commands::manual::Man),
+}
+
+/// The whole command line.
+fn command() -> clap::Command {
+    Cli::command().long_version(commands::manual::long_version())
 }
 
 fn main() -> ExitCode {
@@ -86,11 +102,14 @@ fn run() -> Result<ExitCode> {
         let is_ours = name.to_str().is_some_and(|name| name.starts_with("ALBERT_"));
         ensure!(!is_ours || value.to_str().is_some(), "{}: the value is not UTF-8", name.display());
     }
-    let matches = numbers::negative_numbers_are_values(Cli::command()).try_get_matches();
+    let matches = numbers::negative_numbers_are_values(command()).try_get_matches();
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(message) => return print_message(&message),
     };
+    if cli.quiet {
+        output::be_quiet();
+    }
     match cli.command {
         Command::Quickstart(arguments) => commands::quickstart::run(&arguments),
         Command::Tokenizer(command) => commands::tokenizer::run(&command),
@@ -106,11 +125,14 @@ fn run() -> Result<ExitCode> {
         Command::FillMask(arguments) => commands::fill_mask::run(&arguments),
         Command::Forward(arguments) => commands::forward::run(&arguments),
         Command::Embed(arguments) => commands::embed::run(&arguments),
+        Command::Report(arguments) => commands::report::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
         Command::Kernels(command) => commands::kernels::run(&command),
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::Exchange(arguments) => commands::exchange::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Completions(arguments) => commands::manual::completions(&arguments, command()),
+        Command::Man(arguments) => commands::manual::man(&arguments, command()),
     }
 }
 

@@ -14,9 +14,12 @@
 //! with `pipefail`. Commands that also write files write them before they print, or print through [`results_beside_files`],
 //! so that a closed pipe never costs a file.
 
+use anyhow::Context;
+use engine::io::{AtomicFile, check_output};
 use std::{
     fmt,
-    io::{self, ErrorKind, Write},
+    io::{self, BufWriter, ErrorKind, Write},
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
@@ -25,6 +28,9 @@ use std::{
 
 /// True for ranks whose output would repeat that of the first: messages and results are dropped, errors are not.
 static MUTED: AtomicBool = AtomicBool::new(false);
+
+/// True if messages are not wanted.
+static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Pause between two attempts to write to a stream that is not ready.
 const RETRY: Duration = Duration::from_millis(2);
@@ -40,9 +46,19 @@ pub(crate) fn mute() {
     MUTED.store(true, Relaxed);
 }
 
-/// Writes the line of [`tell!`], unless this process is muted.
+/// Drops all messages from now on, but not results and the error that ends the command: `--quiet`.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Relaxed);
+}
+
+/// True if messages are dropped.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Relaxed)
+}
+
+/// Writes the line of [`tell!`], unless this process is muted or quiet.
 pub(crate) fn message(line: fmt::Arguments<'_>) {
-    if !MUTED.load(Relaxed) {
+    if !MUTED.load(Relaxed) && !is_quiet() {
         print(line);
     }
 }
@@ -116,6 +132,49 @@ impl Write for Stdout {
             }
         };
         self.explain(flushed, ())
+    }
+}
+
+/// Where a command writes its results: standard output, or a file that appears when all of them are written.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    Standard(Stdout),
+    File(Box<BufWriter<AtomicFile>>, PathBuf),
+}
+
+impl Sink {
+    /// `path`, or standard output for `-` and for nothing.
+    pub(crate) fn create(path: Option<&Path>) -> anyhow::Result<Self> {
+        match path.filter(|path| *path != Path::new("-")) {
+            None => Ok(Self::Standard(results())),
+            Some(path) => {
+                check_output(path)?;
+                Ok(Self::File(Box::new(BufWriter::new(AtomicFile::create(path)?)), path.to_owned()))
+            }
+        }
+    }
+
+    /// Writes `text`, at once if it goes to standard output.
+    pub(crate) fn put(&mut self, text: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Standard(out) => {
+                out.write_all(text.as_bytes())?;
+                out.flush()?;
+            }
+            Self::File(out, path) => {
+                out.write_all(text.as_bytes()).with_context(|| format!("{} cannot be written", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the file, if it is one.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        if let Self::File(out, path) = self {
+            let what = || format!("{} cannot be written", path.display());
+            out.into_inner().map_err(std::io::IntoInnerError::into_error).with_context(what)?.commit()?;
+        }
+        Ok(())
     }
 }
 

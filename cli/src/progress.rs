@@ -1,6 +1,6 @@
 //! Progress of a long command: a bar on a terminal, lines elsewhere.
 
-use crate::output::tell;
+use crate::output::{is_quiet, tell};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     io::IsTerminal,
@@ -29,7 +29,7 @@ impl Progress {
 
     /// Progress from `first_step` (0 unless resumed) to `total`, counted in `unit`s.
     pub(crate) fn new(unit: &'static str, first_step: u64, total: u64) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = (std::io::stderr().is_terminal() && !is_quiet()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
             let style = ProgressStyle::with_template("{pos}/{len} {wide_bar} {eta} left\n{msg}")
                 .expect("the template is a constant");

@@ -36,7 +36,7 @@ pub mod simulated;
 pub mod softmax;
 pub mod tiles;
 
-pub use pool::{Cpu, CpuError};
+pub use pool::{Cpu, CpuError, choose_threads};
 pub use simd::{DType, Element, Isa, IsaKind};
 
 /// The table of operations: what tests, benches, the profiler and the command line enumerate.

@@ -17,7 +17,8 @@ use super::table::tables;
 use crate::checkpoint::ModelFolder;
 use crate::data::Objective;
 use crate::finetune::{
-    DataSource, FinetuneError, FinetuneRecipe, FinetuneSources, FinetuneSummary, Finetuning, Loaded, Task, finetune,
+    DataFiles, DataSource, FinetuneError, FinetuneRecipe, FinetuneSources, FinetuneSummary, Finetuning, Loaded, Task,
+    finetune,
 };
 use crate::pretrain::{PretrainError, PretrainSources, Pretraining, pretrain, sentence_accuracy};
 use crate::tokenizer::Tokenizer;
@@ -340,7 +341,7 @@ impl Runner<'_> {
         recipe.seed = seed;
         recipe.input.model = Some(model);
         let source = DataSource { task: task.task, settings: &recipe.data };
-        let Loaded { problem, train, dev, .. } = source.load(&task.data)?;
+        let Loaded { problem, train, dev, .. } = source.load(DataFiles::Folder(&task.data))?;
         let of_model = Task::new(task.task, problem, &recipe);
         let sources = FinetuneSources { task: &of_model, train: &train, dev: dev.as_ref() };
         let folder = place.join(folder_name(&task.name));

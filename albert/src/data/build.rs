@@ -14,6 +14,7 @@
 //! Ranks read and tokenize parts in turn (`Part`). The first appends all of them in order and alone writes, so the files do
 //! not depend on the number of ranks; it holds one part of another rank at a time.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use engine::Communicator;
@@ -26,7 +27,7 @@ use super::dataset::{
 };
 use super::encode::{Encoded, EncodedPart, Encoding};
 use super::error::DataError;
-use super::settings::{CorpusSettings, SplitSettings};
+use super::settings::{CorpusSettings, Duplicates, SplitSettings};
 use super::shard_writer::{ShardWriter, is_shard_name};
 use super::split::{Side, Splitter};
 use super::vocabulary::Vocabulary;
@@ -202,6 +203,8 @@ struct Builder<'a> {
     corpus: &'a CorpusSettings,
     vocabulary: &'a Vocabulary,
     splitter: Splitter,
+    /// Hashes of the documents so far, where copies are dropped.
+    known: HashSet<(u64, u64)>,
     sides: [SideBuilder; 2],
     sources: Vec<SourceCounts>,
     report: BuildReport,
@@ -221,7 +224,8 @@ impl<'a> Builder<'a> {
             index: SideIndex::default(),
         });
         let sources = sources.iter().map(|s| SourceCounts { name: s.name(), ..Default::default() }).collect();
-        Self { out, corpus, vocabulary, splitter, sides, sources, report: BuildReport::default() }
+        let (known, report) = (HashSet::new(), BuildReport::default());
+        Self { out, corpus, vocabulary, splitter, known, sides, sources, report }
     }
 
     fn read_all<E, N>(&mut self, sources: Vec<Source>, encoding: &Encoding<'_, E, N>) -> Result<(), DataError>
@@ -315,6 +319,10 @@ impl<'a> Builder<'a> {
         self.report.empty_sentences += encoded.empty_sentences;
         if encoded.ids.is_empty() {
             self.report.empty_documents += 1;
+            return Ok(());
+        }
+        if self.corpus.duplicates == Duplicates::Drop && !self.known.insert((encoded.hash, encoded.exact_hash)) {
+            self.report.dropped_duplicates += 1;
             return Ok(());
         }
         let place = self.place(encoded);

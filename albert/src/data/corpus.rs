@@ -3,7 +3,8 @@
 //! Two layouts ([`TextLayout`]): one sentence a line with a blank line between documents, or running text whose paragraphs
 //! are cut by [`split_sentences`]. Sentences are only trimmed; the tokenizer cleans them. A byte-order mark and carriage
 //! returns are removed. A line of a file may have any length that fits in memory; a document from a pipe or device may have
-//! [`limits::LARGEST_STREAM`] bytes. Compressed files and Git LFS pointers are errors, also with `lossy`.
+//! [`limits::LARGEST_STREAM`] bytes, as one of a compressed file: a thread decodes gzip and zstd ahead. Other compressions and Git
+//! LFS pointers are errors, also with `lossy`. With [`CorpusSettings::field`] each line is JSON, and a document.
 //!
 //! Cost: reading and checking UTF-8, about 1 GB/s.
 //!
@@ -25,13 +26,18 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::io::{hash64, limits};
+use engine::io::hash64;
+use engine::io::limits::{
+    self,
+    text::{self, Compression},
+};
 
 use super::error::DataError;
+use super::json_lines;
 use super::sentences::split_sentences;
 use super::settings::{CorpusSettings, TextLayout};
 
-/// Source of text.
+/// Source of text. A file may be compressed with gzip or zstd; the path `-` is standard input.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A file.
@@ -57,15 +63,36 @@ impl Source {
     /// True if it can be read again; a pipe or device cannot.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
-            Self::File(path) => std::fs::metadata(path).is_ok_and(|about| about.is_file()),
+            Self::File(path) => {
+                !text::is_standard_input(path) && std::fs::metadata(path).is_ok_and(|about| about.is_file())
+            }
             Self::Memory { .. } => true,
         }
+    }
+
+    /// True if it is compressed.
+    fn is_compressed(&self) -> Result<bool, DataError> {
+        match self {
+            Self::File(path) => Ok(Compression::of_file(path).map_err(DataError::io(path, "read"))?.is_some()),
+            Self::Memory { .. } => Ok(false),
+        }
+    }
+
+    /// Largest document, and longest line, in bytes: a few bytes of a compressed file may be a gigabyte, and a pipe may have no end.
+    pub(super) fn largest_document(&self) -> Result<u64, DataError> {
+        let is_bounded = self.is_lasting() && !self.is_compressed()?;
+        Ok(if is_bounded { u64::MAX } else { limits::LARGEST_STREAM })
     }
 
     /// Size in bytes, for ranks that read different parts.
     fn size(&self) -> Result<u64, DataError> {
         match self {
             Self::File(path) => {
+                if self.is_compressed()? {
+                    let problem = "compressed, and ranks read different parts of a text; unpack it first, or start one \
+                                   process";
+                    return Err(DataError::input(self.name(), problem));
+                }
                 let about = std::fs::metadata(path).map_err(DataError::io(path, "read"))?;
                 if !about.is_file() {
                     let problem = "not a file, and ranks read different parts of a text; write the text to a file first, or \
@@ -83,6 +110,12 @@ impl Source {
     pub(super) fn open(&self, range: &Range<u64>) -> Result<(Box<dyn BufRead + Send>, u64), DataError> {
         let before = range.start.saturating_sub(1);
         let mut reader: Box<dyn BufRead + Send> = match self {
+            Self::File(path) if !self.is_lasting() || self.is_compressed()? => {
+                // One process alone reads it, from the start.
+                let text = text::open(path).and_then(text::ahead).map_err(DataError::io(path, "read"))?;
+                debug_assert!(before == 0);
+                text
+            }
             Self::File(path) => {
                 let mut file = File::open(path).map_err(DataError::io(path, "read"))?;
                 let about = file.metadata().map_err(DataError::io(path, "read"))?;
@@ -112,6 +145,10 @@ impl Source {
 
     /// Lines that end in the first `bytes` bytes, for messages.
     pub(super) fn lines_before(&self, bytes: u64) -> Result<u64, DataError> {
+        if bytes == 0 {
+            // A pipe cannot be read again.
+            return Ok(0);
+        }
         let mut reader = self.open(&(0..u64::MAX))?.0.take(bytes);
         let mut lines = 0;
         while reader.skip_until(b'\n').map_err(DataError::io(Path::new(&self.name()), "read"))? > 0 {
@@ -154,8 +191,9 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<Source>, DataError> {
     let mut found: Vec<PathBuf> = Vec::new();
     for path in paths {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
-        if path.exists() || !name.contains(['*', '?']) {
-            if !path.exists() {
+        let exists = text::is_standard_input(path) || path.exists();
+        if exists || !name.contains(['*', '?']) {
+            if !exists {
                 return Err(DataError::Missing { path: path.clone() });
             }
             found.push(path.clone());
@@ -244,6 +282,11 @@ impl Document {
         self.text.len()
     }
 
+    /// Hash of the text.
+    pub(super) fn exact_hash(&self) -> u64 {
+        hash64(self.text.as_bytes())
+    }
+
     /// Hash of the text without case, punctuation and white space: equal for copies, which stay on one side of the split.
     pub fn content_hash(&self) -> u64 {
         let mut folded = String::with_capacity(self.text.len());
@@ -286,11 +329,14 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// True if the line at `start` ends with a cut; `needed` blank lines make one.
+    /// True if the line at `start` ends with a cut; `needed` blank lines make one, and without any every line does.
     fn is_cut(&mut self, start: u64, raw: &[u8], needed: usize) -> bool {
         let number = start / Part::BYTES;
         if number != self.number {
             (self.number, self.blank_lines) = (number, 0);
+        }
+        if needed == 0 {
+            return true;
         }
         let is_blank = std::str::from_utf8(raw).is_ok_and(|line| line.trim().is_empty());
         self.blank_lines = if is_blank { self.blank_lines + 1 } else { 0 };
@@ -374,7 +420,7 @@ impl Documents {
                 let range = self.part.as_ref().map_or(0..u64::MAX, |part| part.bytes.clone());
                 let (reader, position) = source.open(&range)?;
                 (self.reader, self.position) = (Some(reader), position);
-                self.limit = if source.is_lasting() { u64::MAX } else { limits::LARGEST_STREAM };
+                self.limit = source.largest_document()?;
                 (self.line, self.blank_lines) = (0, 0);
                 continue;
             };
@@ -384,11 +430,7 @@ impl Documents {
             let read = bounded.read_until(b'\n', &mut self.raw);
             let read = read.and_then(|read| match so_far.saturating_add(read as u64) > self.limit {
                 false => Ok(read),
-                true => Err(std::io::Error::other(format!(
-                    "a document of more than {} bytes from a pipe or device; put blank lines between documents, or write \
-                     the text to a file first",
-                    self.limit
-                ))),
+                true => Err(too_long("document", self.limit)),
             });
             let read = read.map_err(DataError::io(Path::new(&self.sources[self.source].name()), "read"))?;
             let start = self.position;
@@ -396,6 +438,8 @@ impl Documents {
             let mut is_last = false;
             if let Some(part) = self.part.as_mut().filter(|_| read > 0) {
                 let needed = match self.settings.layout {
+                    // Every line is a document.
+                    _ if self.settings.field.is_some() => 0,
                     TextLayout::Sentences => 1,
                     TextLayout::Paragraphs => self.settings.blank_lines_between_documents,
                 };
@@ -436,7 +480,9 @@ impl Documents {
     fn take_line(&mut self, is_first: bool) -> Result<bool, DataError> {
         // HTML is text.
         if let Some(what) = limits::mistaken(&self.raw).filter(|_| is_first && !self.raw.starts_with(b"<")) {
-            return Err(DataError::input(self.sources[self.source].name(), format!("not a text file: {what}")));
+            let read = if what.contains("compressed") { "; gzip and zstd are read as they are" } else { "" };
+            let problem = format!("not a text file: {what}{read}");
+            return Err(DataError::input(self.sources[self.source].name(), problem));
         }
         if is_first && self.raw.starts_with(b"\xEF\xBB\xBF") {
             self.raw.drain(..3);
@@ -450,14 +496,23 @@ impl Documents {
                 &repaired
             }
             Err(error) => {
-                let source = &self.sources[self.source];
-                let before =
-                    self.part.as_ref().and_then(|part| part.first).map_or(Ok(0), |at| source.lines_before(at))?;
-                return Err(invalid_utf8(&source.name(), before + self.line, &self.raw, error));
+                return Err(invalid_utf8(&self.place()?, &self.raw, error));
             }
         };
         let line = line.trim();
         let is_blank = line.is_empty();
+        if let Some(field) = &self.settings.field {
+            if is_blank {
+                return Ok(false);
+            }
+            let text = match json_lines::field(line, field) {
+                Ok(text) => text,
+                Err(problem) => return Err(DataError::input(self.place()?, problem)),
+            };
+            self.document.line = self.line;
+            self.take_text(&text);
+            return Ok(true);
+        }
         match self.settings.layout {
             TextLayout::Sentences if is_blank => return Ok(true),
             TextLayout::Sentences => {
@@ -483,6 +538,31 @@ impl Documents {
             }
         }
         Ok(false)
+    }
+
+    /// FILE:LINE of the line in `raw`.
+    fn place(&self) -> Result<String, DataError> {
+        let source = &self.sources[self.source];
+        let before = self.part.as_ref().and_then(|part| part.first).map_or(Ok(0), |at| source.lines_before(at))?;
+        Ok(format!("{}:{}", source.name(), before + self.line))
+    }
+
+    /// Adds all sentences of a text, the whole of a document.
+    fn take_text(&mut self, text: &str) {
+        for line in text.lines().map(str::trim) {
+            match self.settings.layout {
+                TextLayout::Sentences if line.is_empty() => {}
+                TextLayout::Sentences => self.document.push(line),
+                TextLayout::Paragraphs if line.is_empty() => self.end_paragraph(),
+                TextLayout::Paragraphs => {
+                    if !self.paragraph.is_empty() {
+                        self.paragraph.push(' ');
+                    }
+                    self.paragraph.push_str(line);
+                }
+            }
+        }
+        self.end_paragraph();
     }
 
     fn end_paragraph(&mut self) {
@@ -521,20 +601,28 @@ impl Iterator for Documents {
     }
 }
 
+/// The error of a text whose documents or lines do not end.
+pub(super) fn too_long(what: &str, limit: u64) -> std::io::Error {
+    std::io::Error::other(format!(
+        "a {what} of more than {limit} bytes from a pipe, a device or a compressed file; put blank lines between documents and \
+         sentences on lines of their own, or write the text to a file first"
+    ))
+}
+
 /// The error of sources without a document.
 pub(super) fn empty(sources: &[Source]) -> DataError {
     let names: Vec<String> = sources.iter().map(Source::name).collect();
     DataError::EmptyCorpus { names: if names.is_empty() { "no file".into() } else { names.join(", ") } }
 }
 
-pub(super) fn invalid_utf8(name: &str, line: u64, raw: &[u8], error: std::str::Utf8Error) -> DataError {
+pub(super) fn invalid_utf8(place: &str, raw: &[u8], error: std::str::Utf8Error) -> DataError {
     let at = error.valid_up_to();
     // The invalid sequence and the byte after it.
     let shown = error.error_len().map_or(raw.len() - at, |len| len + 1).min(raw.len() - at).min(4);
     let bytes: Vec<String> = raw[at..at + shown].iter().map(|b| format!("0x{b:02X}")).collect();
     let (byte, bytes) = (at + 1, bytes.join(" "));
     let problem = format!("invalid UTF-8 at byte {byte} ({bytes}); re-encode the file or pass --lossy");
-    DataError::input(format!("{name}:{line}"), problem)
+    DataError::input(place, problem)
 }
 
 #[cfg(test)]
@@ -692,7 +780,7 @@ mod tests {
     fn an_endless_device_and_an_endless_document_end_in_an_error() {
         let zero = Source::File("/dev/zero".into());
         let error = Documents::new(vec![zero], &CorpusSettings::default()).unwrap().next().unwrap().unwrap_err();
-        assert!(error.to_string().contains("a document of more than 268435456 bytes from a pipe or device"), "{error}");
+        assert!(error.to_string().contains("a document of more than 268435456 bytes from a pipe, a device"), "{error}");
         assert!(!Source::File("/dev/zero".into()).is_lasting());
     }
 }

@@ -64,6 +64,9 @@ pub struct BuildReport {
     pub documents: u64,
     /// Copies of an earlier document up to case, punctuation and white space; kept, on the same side.
     pub duplicate_documents: u64,
+    /// Copies to the byte of an earlier document; dropped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped_duplicates: u64,
     /// Documents without a token; dropped.
     pub empty_documents: u64,
     /// Documents of one sentence, which have no sentence pair: see `lone_sentence`.
@@ -78,6 +81,12 @@ pub struct BuildReport {
     pub cut_places: Vec<String>,
     /// Lines with invalid UTF-8 that were repaired (`lossy`).
     pub repaired_lines: u64,
+}
+
+/// Indexes of earlier builds lack the key, and a checksum covers the text.
+#[expect(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Index of a data folder.

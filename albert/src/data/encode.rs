@@ -19,7 +19,9 @@ pub(super) struct Encoded {
     pub(super) ids: Vec<u32>,
     /// Ends of the sentences in `ids`.
     pub(super) ends: Vec<usize>,
+    /// Hash of the folded text, and that of the text itself.
     pub(super) hash: u64,
+    pub(super) exact_hash: u64,
     pub(super) empty_sentences: u64,
     pub(super) cut_sentences: u64,
     /// Why it cannot be used; empty if it can.
@@ -87,6 +89,7 @@ where
             ids: Vec::with_capacity(document.bytes() / 4),
             ends: Vec::with_capacity(document.len()),
             hash: document.content_hash(),
+            exact_hash: document.exact_hash(),
             empty_sentences: 0,
             cut_sentences: 0,
             problem: String::new(),
@@ -126,9 +129,9 @@ impl EncodedPart {
             vec![self.bytes, self.lines, self.sentences, self.repaired_lines, self.documents.len() as u64];
         let (mut ids, mut problems) = (Vec::new(), String::new());
         for document in &self.documents {
-            let Encoded { source, line, hash, empty_sentences, cut_sentences, .. } = *document;
+            let Encoded { source, line, hash, exact_hash, empty_sentences, cut_sentences, .. } = *document;
             let lens = [document.ids.len(), document.ends.len(), document.problem.len(), source];
-            numbers.extend([line, hash, empty_sentences, cut_sentences]);
+            numbers.extend([line, hash, exact_hash, empty_sentences, cut_sentences]);
             numbers.extend(lens.iter().chain(&document.ends).map(|&number| number as u64));
             ids.extend_from_slice(&document.ids);
             problems += &document.problem;
@@ -153,12 +156,23 @@ impl EncodedPart {
             Self { bytes: next()?, lines: next()?, sentences: next()?, repaired_lines: next()?, documents: Vec::new() };
         let mut lens = Vec::new();
         for _ in 0..next()? {
-            let (line, hash, empty_sentences, cut_sentences) = (next()?, next()?, next()?, next()?);
+            let [line, hash, exact_hash] = [next()?, next()?, next()?];
+            let [empty_sentences, cut_sentences] = [next()?, next()?];
             let [ids, ends, problem, source] = [next()?, next()?, next()?, next()?].map(|number| number as usize);
             let ends = (0..ends).map(|_| Some(next()? as usize)).collect::<Option<_>>()?;
             lens.push((ids, problem));
             let (ids, problem) = (Vec::new(), String::new());
-            part.documents.push(Encoded { source, line, ids, ends, hash, empty_sentences, cut_sentences, problem });
+            part.documents.push(Encoded {
+                source,
+                line,
+                ids,
+                ends,
+                hash,
+                exact_hash,
+                empty_sentences,
+                cut_sentences,
+                problem,
+            });
         }
         for (document, (ids, _)) in part.documents.iter_mut().zip(&lens) {
             let ids = rest.split_off(..ids.checked_mul(4)?)?;

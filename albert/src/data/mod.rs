@@ -27,6 +27,7 @@ pub mod evaluation;
 mod evaluation_tests;
 pub mod inspect;
 pub mod instances;
+mod json_lines;
 pub mod masking;
 #[cfg(test)]
 mod masking_tests;
@@ -60,8 +61,8 @@ pub use prefetch::Prefetch;
 pub use sampler::Sampler;
 pub(crate) use settings::is_one;
 pub use settings::{
-    BatchSettings, CorpusSettings, DataSettings, EvaluationSettings, InstanceSettings, LoneSentence, MaskingSettings,
-    Objective, SplitSettings, TextLayout,
+    BatchSettings, CorpusSettings, DataSettings, Duplicates, EvaluationSettings, InstanceSettings, LoneSentence,
+    MaskingSettings, Objective, SplitSettings, TextLayout,
 };
 pub use shard_writer::ShardEntry;
 pub use shards::Shards;

@@ -87,6 +87,67 @@ fn lines(seed: u32, count: u32) -> Vec<u8> {
     text
 }
 
+/// The documents of `text` as JSON Lines.
+fn json_lines(text: &str) -> String {
+    let line = |document: &str| format!("{}\n", serde_json::json!({ "id": 1, "body": document }));
+    text.split("\n\n").filter(|document| !document.trim().is_empty()).map(line).collect()
+}
+
+#[test]
+fn a_field_of_json_lines_gives_the_documents_of_text_on_any_ranks() {
+    let (a, b) = (text(3, 200, 90, 6, 12), text(4, 200, 40, 2, 5));
+    let plain = CorpusSettings { tokens_per_shard: 700, ..Default::default() };
+    let corpus = CorpusSettings { field: Some("body".into()), ..plain.clone() };
+    let (lines, more) = (json_lines(&a), json_lines(&b));
+    let folder = tempfile::tempdir().unwrap();
+    let (of_text, of_lines) = (folder.path().join("text"), folder.path().join("lines"));
+    let alone = Communicator::default();
+    let split = SplitSettings::default();
+    build_on(&alone, &sources(&[&a, &b]), &of_text, &plain, &split).unwrap();
+    build_on(&alone, &sources(&[&lines, &more]), &of_lines, &corpus, &split).unwrap();
+    let shards = |folder: &Path| {
+        contents(folder).into_iter().filter(|(name, _)| name.ends_with(".shard")).collect::<BTreeMap<_, _>>()
+    };
+    assert!(shards(&of_text) == shards(&of_lines) && !shards(&of_text).is_empty());
+    assert_same(&sources(&[&lines, &more]), &corpus, 0.1, "a field");
+    assert_same(&sources(&[&lines, "{\"body\": 3}\n"]), &corpus, 0.1, "a number in the field");
+    // Copies of documents in another file and in the same one.
+    let dropped = CorpusSettings { duplicates: Duplicates::Drop, ..corpus };
+    let texts = sources(&[&lines, &more, &lines]);
+    assert_same(&texts, &dropped, 0.1, "copies");
+    let index = build_on(&alone, &texts, &folder.path().join("dropped"), &dropped, &split).unwrap();
+    let kept = index.train.documents + index.held_out.documents;
+    assert_eq!(kept + index.report.dropped_duplicates, 2 * 90 + 40, "{:?}", index.report);
+    assert!(index.report.dropped_duplicates >= 90);
+}
+
+#[test]
+fn compressed_text_gives_the_shards_of_the_text() {
+    let text = text(5, 200, 300, 6, 12);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut gzip, text.as_bytes()).unwrap();
+    let zstd = ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest);
+    for (name, bytes) in [("a.txt", text.into_bytes()), ("a.txt.gz", gzip.finish().unwrap()), ("b", zstd)] {
+        std::fs::write(path(name), bytes).unwrap();
+    }
+    let (corpus, split) = (CorpusSettings { tokens_per_shard: 700, ..Default::default() }, SplitSettings::default());
+    let shards = |name: &str| {
+        let out = path(&format!("of-{name}"));
+        build_on(&Communicator::default(), &[Source::File(path(name))], &out, &corpus, &split).unwrap();
+        contents(&out).into_iter().filter(|(name, _)| name.ends_with(".shard")).collect::<BTreeMap<_, _>>()
+    };
+    let expected = shards("a.txt");
+    assert!(expected.len() > 2 && shards("a.txt.gz") == expected && shards("b") == expected);
+    let found = on_ranks(2, |communicator| {
+        build_on(communicator, &[Source::File(path("b"))], &path("ranks"), &corpus, &split).map_err(|e| e.to_string())
+    });
+    assert!(
+        found.iter().all(|found| found.as_ref().unwrap_err().contains("compressed, and ranks read different parts"))
+    );
+}
+
 #[test]
 fn ranks_write_the_files_of_one_process() {
     let corpus = CorpusSettings { tokens_per_shard: 700, ..Default::default() };
@@ -226,7 +287,8 @@ fn a_rank_that_ends_in_the_middle_is_named_and_earlier_data_stays() {
 fn ranks_count_the_words_of_one_process() {
     let config = TrainerConfig { max_line_bytes: 60, ..Default::default() };
     let words = |texts: &[Source], lossy, communicator: &Communicator| {
-        count_words(texts, lossy, &config, communicator).map_err(|error| error.to_string())
+        let corpus = CorpusSettings { lossy, ..Default::default() };
+        count_words(texts, &corpus, &config, communicator).map_err(|error| error.to_string())
     };
     for seed in 0..30 {
         let texts: Vec<Source> = (0..1 + seed % 4)
@@ -258,7 +320,8 @@ fn the_line_of_a_damaged_word_is_that_of_the_file() {
     let texts = [Source::Memory { name: "text.txt".into(), text: text.into() }];
     for ranks in [2, 3, 5] {
         let found = on_ranks(ranks, |communicator| {
-            count_words(&texts, false, &TrainerConfig::default(), communicator).unwrap_err().to_string()
+            let corpus = CorpusSettings::default();
+            count_words(&texts, &corpus, &TrainerConfig::default(), communicator).unwrap_err().to_string()
         });
         let rank = 1400 / 300 % ranks;
         let expected = format!("rank {rank}: text.txt:101: invalid UTF-8 at byte 6 (0xFF 0x0A)");

@@ -19,6 +19,23 @@ pub enum TextLayout {
     Paragraphs,
 }
 
+/// What becomes of a document whose text was there before, to the byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Duplicates {
+    /// It is one more document, on the side of the split where the first is.
+    #[default]
+    Keep,
+    /// It is left out and counted.
+    Drop,
+}
+
+impl Duplicates {
+    fn are_kept(&self) -> bool {
+        *self == Self::Keep
+    }
+}
+
 /// Settings of reading a corpus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +44,12 @@ pub struct CorpusSettings {
     pub layout: TextLayout,
     /// Consecutive blank lines that end a document in the layout `paragraphs`. Ignored for `sentences`, where one ends it.
     pub blank_lines_between_documents: usize,
+    /// Field of JSON Lines that holds the text of a document; without it the files are text. Each line is a document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What becomes of copies of a document.
+    #[serde(skip_serializing_if = "Duplicates::are_kept")]
+    pub duplicates: Duplicates,
     /// Replace invalid UTF-8 by U+FFFD and count it, instead of an error.
     pub lossy: bool,
     /// A sentence of more tokens is cut at word starts into pieces of about equal length; each counts as a sentence.
@@ -42,6 +65,8 @@ impl Default for CorpusSettings {
         Self {
             layout: TextLayout::Sentences,
             blank_lines_between_documents: 2,
+            field: None,
+            duplicates: Duplicates::Keep,
             lossy: false,
             longest_sentence: 256,
             tokens_per_shard: 1 << 25,

@@ -48,7 +48,7 @@ pub use recipe::{
 };
 pub use report::{confusion_section, rows, threshold_panel};
 pub use run::finetune;
-pub use source::{DataSettings, DataSource, ExampleReader, Loaded, TaskName};
+pub use source::{DataFiles, DataSettings, DataSource, ExampleReader, Loaded, TaskName};
 pub use start::{HeadOrigin, Start};
 pub use summary::{FinetuneSummary, SeedSummary, Spread};
 pub use task::{TASK_FILE, Task};
@@ -57,6 +57,7 @@ pub use task::{TASK_FILE, Task};
 pub type FinetuneRecord = Record<FinetuneFigures, DevFigures>;
 
 use engine::EngineError;
+use serde_json::{Map, Value, json};
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
@@ -154,6 +155,41 @@ impl Examples {
             Self::Tagged(list) => &list[at].id,
             Self::Choices(list) => &list[at].id,
             Self::Questions(list) => &list[at].id,
+        }
+    }
+
+    /// What example `at` consists of, as fields of an object; without labels.
+    pub fn input(&self, at: usize) -> Map<String, Value> {
+        let fields = match self {
+            Self::Texts(list) => {
+                let Text { first, second, .. } = &list[at];
+                vec![("text", Some(json!(first))), ("text_b", second.as_ref().map(|second| json!(second)))]
+            }
+            Self::Tagged(list) => vec![("words", Some(json!(list[at].words)))],
+            Self::Choices(list) => {
+                let Choice { passage, question, options, .. } = &list[at];
+                let passage = ("passage", Some(json!(**passage)));
+                vec![passage, ("question", Some(json!(question))), ("options", Some(json!(options)))]
+            }
+            Self::Questions(list) => {
+                let Question { passage, question, .. } = &list[at];
+                vec![("question", Some(json!(question))), ("context", Some(json!(**passage)))]
+            }
+        };
+        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
+
+    /// Adds the examples of `other`, which are of the same kind.
+    ///
+    /// # Panics
+    /// If they are of another kind.
+    pub fn append(&mut self, other: Self) {
+        match (self, other) {
+            (Self::Texts(list), Self::Texts(more)) => list.extend(more),
+            (Self::Tagged(list), Self::Tagged(more)) => list.extend(more),
+            (Self::Choices(list), Self::Choices(more)) => list.extend(more),
+            (Self::Questions(list), Self::Questions(more)) => list.extend(more),
+            (of, other) => panic!("{} cannot follow {}", other.name(), of.name()),
         }
     }
 

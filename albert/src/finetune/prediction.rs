@@ -179,12 +179,19 @@ impl Prediction {
         }
     }
 
-    /// One line of JSON for example `id`, of which `truncated` pieces did not fit the model (the key is left out for
-    /// 0). Of more than 100 classes, only the 100 most probable are listed.
+    /// One line of JSON for example `id`: the fields of [`fields`](Self::fields) behind the id.
     pub fn to_json(&self, id: &str, task: &Task, truncated: usize) -> String {
-        let rounded = |p: f32| json!((f64::from(p) * 1e6).round() / 1e6);
         let mut line = Map::new();
         line.insert("id".into(), json!(id));
+        line.extend(self.fields(task, truncated));
+        Value::Object(line).to_string()
+    }
+
+    /// The prediction as fields of an object. `truncated` pieces of the example did not fit the model (the key is left out for
+    /// 0). Of more than 100 classes, only the 100 most probable are listed.
+    pub fn fields(&self, task: &Task, truncated: usize) -> Map<String, Value> {
+        let rounded = |p: f32| json!((f64::from(p) * 1e6).round() / 1e6);
+        let mut line = Map::new();
         match (self, &task.problem) {
             (Self::Number(number), _) => {
                 line.insert("number".into(), json!(number));
@@ -222,7 +229,7 @@ impl Prediction {
         if truncated > 0 {
             line.insert("truncated".into(), json!(truncated));
         }
-        Value::Object(line).to_string()
+        line
     }
 
     /// Header of the lines of [`Prediction::to_tsv`].

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use super::{Examples, FinetuneError};
 use crate::metrics::Metric;
 use crate::tasks::{
-    GlueTask, Label, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, labels_of_tagged,
-    labels_of_texts, read_choices, read_race, read_race_at, read_squad, read_tagged, read_texts,
+    GlueTask, Label, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, ending,
+    labels_of_tagged, labels_of_texts, read_choices, read_race, read_race_at, read_squad, read_tagged, read_texts,
 };
 
 /// A task by name.
@@ -249,18 +249,54 @@ pub struct DataSource<'s> {
     pub settings: &'s DataSettings,
 }
 
+/// Where the examples of a run are.
+#[derive(Clone, Copy, Debug)]
+pub enum DataFiles<'p> {
+    /// In a folder, under the names that the task has for them.
+    Folder(&'p Path),
+    /// In files of any name.
+    Files {
+        /// Training examples.
+        train: &'p Path,
+        /// Dev examples.
+        dev: Option<&'p Path>,
+    },
+}
+
+impl DataFiles<'_> {
+    /// Where the training examples are, for messages.
+    fn name(&self) -> String {
+        let (Self::Folder(path) | Self::Files { train: path, .. }) = self;
+        path.display().to_string()
+    }
+}
+
 impl DataSource<'_> {
-    /// Loads the training and dev examples in `folder`.
+    /// Loads the training and dev examples.
     ///
     /// # Errors
     /// A file is missing or invalid, or there are too few examples to hold out a dev set.
-    pub fn load(&self, folder: &Path) -> Result<Loaded, FinetuneError> {
-        let problem = self.problem(folder)?;
-        let (train, mut remarks) = self.open(folder, Split::Train, &problem, Purpose::Training)?.all()?;
+    pub fn load(&self, files: DataFiles<'_>) -> Result<Loaded, FinetuneError> {
+        let problem = match files {
+            DataFiles::Folder(folder) => self.problem(folder)?,
+            DataFiles::Files { train, .. } => self.problem_of(|| Ok(train.to_owned()))?,
+        };
+        let open = |split: Split, purpose: Purpose| match files {
+            DataFiles::Folder(folder) => {
+                let has_file = self.task.own_endings().is_empty() || !self.own_files(folder, split).is_empty();
+                let is_needed = has_file || split == Split::Train;
+                is_needed.then(|| self.open(folder, split, &problem, purpose)).transpose()
+            }
+            DataFiles::Files { train, .. } if split == Split::Train => {
+                self.open_file(train, &problem, purpose).map(Some)
+            }
+            DataFiles::Files { dev, .. } => dev.map(|dev| self.open_file(dev, &problem, purpose)).transpose(),
+        };
+        let train = open(Split::Train, Purpose::Training)?.expect("training examples are needed");
+        let (train, mut remarks) = train.all()?;
         remarks.extend(looks_like_an_identifier(&problem, &train, &self.settings.label));
-        let has_dev = self.task.own_endings().is_empty() || !self.own_files(folder, Split::Dev).is_empty();
-        if has_dev {
-            let (dev, more) = self.open(folder, Split::Dev, &problem, Purpose::Evaluation)?.all()?;
+        if let Some(dev) = open(Split::Dev, Purpose::Evaluation)? {
+            let (dev, more) = dev.all()?;
             remarks.extend(more);
             return Ok(Loaded { problem, train, dev: Some(dev), remarks });
         }
@@ -273,13 +309,13 @@ impl DataSource<'_> {
             return Err(FinetuneError::Data(format!(
                 "{}: no dev file, and {} examples are too few to hold out a share of {dev_share} (data.dev_share); \
                  add a dev file, or set data.dev_share=0 to train without evaluation",
-                folder.display(),
+                files.name(),
                 train.len() + dev.len()
             )));
         }
         remarks.push(format!(
             "{}: no dev file; {} of {} examples are held out from training (data.dev_share={dev_share})",
-            folder.display(),
+            files.name(),
             dev.len(),
             train.len() + dev.len()
         ));
@@ -291,7 +327,11 @@ impl DataSource<'_> {
     /// # Errors
     /// A file is missing or damaged.
     pub fn problem(&self, folder: &Path) -> Result<Problem, FinetuneError> {
-        let train = || self.own_file(folder, Split::Train);
+        self.problem_of(|| self.own_file(folder, Split::Train))
+    }
+
+    /// Problem of the task, with the labels of its training file.
+    fn problem_of(&self, train: impl Fn() -> Result<PathBuf, FinetuneError>) -> Result<Problem, FinetuneError> {
         Ok(match self.task {
             TaskName::Glue(task) => task.problem(),
             TaskName::Race | TaskName::Choice => Problem::Choice,
@@ -339,7 +379,7 @@ impl DataSource<'_> {
     /// The file cannot be opened, or its format is unknown.
     pub fn open_file(&self, path: &Path, problem: &Problem, purpose: Purpose) -> Result<ExampleReader, FinetuneError> {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_lowercase();
-        let is_tsv = path.extension().is_some_and(|ending| ending == "tsv");
+        let is_tsv = ending(path).as_deref() == Some("tsv");
         let is_passage = path.extension().is_some_and(|ending| ending == "txt");
         match self.task {
             TaskName::Race if is_passage || path.is_dir() => Ok(ExampleReader::Choices(read_race_at(path, purpose)?)),
@@ -393,6 +433,7 @@ impl DataSource<'_> {
         };
         let endings = self.task.own_endings();
         let all = names.iter().flat_map(|name| endings.iter().map(move |ending| format!("{name}.{ending}")));
+        let all = all.flat_map(|name| ["", ".gz", ".zst"].map(|compression| format!("{name}{compression}")));
         all.map(|name| folder.join(name)).filter(|path| path.is_file()).collect()
     }
 
@@ -511,7 +552,7 @@ mod tests {
         let remarks = |label: &dyn Fn(usize) -> usize| {
             let rows: String = (0..200).map(|at| format!("text {at}\t{}\n", label(at))).collect();
             std::fs::write(folder.path().join("train.tsv"), format!("text\tlabel\n{rows}")).unwrap();
-            source.load(folder.path()).unwrap().remarks
+            source.load(DataFiles::Folder(folder.path())).unwrap().remarks
         };
         let told = remarks(&|at| at);
         assert!(told[0].contains("200 of 200 labels occur once") && told[0].contains("identifier"), "{told:?}");
@@ -552,14 +593,14 @@ mod tests {
         std::fs::write(folder.path().join("train.tsv"), format!("text\tlabel\n{rows}")).unwrap();
         let settings = DataSettings::default();
         let source = DataSource { task: TaskName::Classify, settings: &settings };
-        let loaded = source.load(folder.path()).unwrap();
+        let loaded = source.load(DataFiles::Folder(folder.path())).unwrap();
         assert_eq!(loaded.problem, Problem::Classes { labels: vec!["no".into(), "yes".into()] });
         let dev = loaded.dev.unwrap();
         assert_eq!(loaded.train.len() + dev.len(), 200);
         assert!((8..40).contains(&dev.len()), "{}", dev.len());
         assert!(loaded.remarks[0].contains("are held out from training"), "{:?}", loaded.remarks);
         std::fs::write(folder.path().join("dev.csv"), "text,label\nx,yes\n").unwrap();
-        let loaded = source.load(folder.path()).unwrap();
+        let loaded = source.load(DataFiles::Folder(folder.path())).unwrap();
         assert_eq!((loaded.train.len(), loaded.dev.unwrap().len()), (200, 1));
         std::fs::write(folder.path().join("dev.tsv"), "text\tlabel\nx\tyes\n").unwrap();
         // Two dev files are an error; neither is silently ignored.

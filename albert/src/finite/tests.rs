@@ -73,9 +73,9 @@ fn run(path: &Path, line: &str, selection: OutputSelection) -> Result<Vec<NamedT
 fn embeddings_masks_and_tensors_of_a_damaged_model_are_errors() {
     let folder = folder(Heads::PRE_TRAINING, None, with_nan);
     let expected = format!("is not finite; 1 elements of the model's tensor {TABLE} are NaN or infinite: use another");
-    let mut embedder = Embedder::load(folder.path(), Pooling::Mean, device()).unwrap();
+    let mut embedder = Embedder::load(folder.path(), Some(Pooling::Mean), device()).unwrap();
     // Texts that do not use the damaged row still work.
-    assert!(embedder.embed(&["b".into()], true).is_ok());
+    assert!(embedder.embed(&["b"], true).is_ok());
     let texts = ["b", "b b", "a"].map(str::to_owned);
     let error = embedder.embed(&texts, true).unwrap_err().to_string();
     assert!(error.starts_with(&format!("the embedding of text 3 {expected}")), "{error}");
@@ -98,8 +98,8 @@ fn overflow_of_finite_weights_is_told_from_damage() {
             values.iter_mut().for_each(|value| *value *= 1e30);
         }
     });
-    let mut embedder = Embedder::load(folder.path(), Pooling::Mean, device()).unwrap();
-    let error = embedder.embed(&["a b".into()], false).unwrap_err().to_string();
+    let mut embedder = Embedder::load(folder.path(), Some(Pooling::Mean), device()).unwrap();
+    let error = embedder.embed(&["a b"], false).unwrap_err().to_string();
     assert!(error.contains("the model's tensors are finite, but too large"), "{error}");
 }
 

@@ -24,7 +24,7 @@ pub use figures::{HeldOutFigures, PretrainFigures};
 pub use loss::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 pub use named::{NamedRecipe, RECIPES};
 pub use objective::{PretrainDetails, PretrainSources, PretrainSummary, Pretraining};
-pub use recipe::{FirstValues, LossSettings, OutputBias, PretrainInput, PretrainRecipe};
+pub use recipe::{FirstValues, LossSettings, OutputBias, PretrainInput, PretrainRecipe, settings_of};
 pub use run::{pretrain, sentence_accuracy};
 pub use sentence::{Sentence, SentenceObjective};
 

@@ -26,10 +26,11 @@ use toml::{Table, Value};
 use super::PretrainError;
 use super::named::RECIPES;
 use crate::config::AlbertConfig;
+use crate::cost::{Recompute, Report, Training, Workload};
 use crate::data::{DataSettings, Objective};
 use crate::train::{
     ComputeSettings, EvaluationSettings, OptimizerSettings, RunSettings, ScheduleSettings, TrainSettings, expect,
-    fingerprint, insert, lay_over, lookup, parse, recipe_of, set,
+    fingerprint, insert, lay_over, lookup, parse, recipe_of, remove, set,
 };
 
 /// Every setting of a run.
@@ -64,6 +65,12 @@ pub struct PretrainRecipe {
     /// See [`PretrainRecipe::warnings`].
     #[serde(skip)]
     warnings: Vec<String>,
+    /// See [`PretrainRecipe::base`].
+    #[serde(skip)]
+    base: Option<String>,
+    /// See [`PretrainRecipe::fit_batch`].
+    #[serde(skip)]
+    fits_memory: bool,
 }
 
 /// Files that the run reads.
@@ -118,29 +125,54 @@ impl Default for LossSettings {
     }
 }
 
+/// Text of the recipe called `name` in [`RECIPES`].
+fn text_of(name: &str) -> Result<&'static str, PretrainError> {
+    let found = RECIPES.iter().find(|recipe| recipe.name == name);
+    found.map(|recipe| recipe.text).ok_or_else(|| {
+        let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
+        PretrainError::Recipe(format!("no recipe is called `{name}`; known are {}", known.join(", ")))
+    })
+}
+
+/// The settings of `section.key=value` that give a recipe the model of `config`.
+pub fn settings_of(config: &AlbertConfig) -> Vec<String> {
+    let table = Table::try_from(config).expect("a configuration is a table");
+    table.into_iter().map(|(key, value)| format!("model.{key}={value}")).collect()
+}
+
 impl PretrainRecipe {
     /// The recipe called `name` in [`RECIPES`], with `overrides` (`section.key=value`) applied.
     ///
     /// # Errors
     /// No recipe has this name, or an override is invalid.
     pub fn named(name: &str, overrides: &[String]) -> Result<Self, PretrainError> {
-        match RECIPES.iter().find(|recipe| recipe.name == name) {
-            Some(recipe) => Self::from_toml(recipe.text, overrides),
-            None => {
-                let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
-                Err(PretrainError::Recipe(format!("no recipe is called `{name}`; known are {}", known.join(", "))))
-            }
-        }
+        Self::from_toml(text_of(name)?, overrides)
     }
 
-    /// Reads a recipe; `overrides` are `section.key=value`, applied in order.
+    /// Reads a recipe; `overrides` are `section.key=value`, applied in order. A file that begins with `recipe = "NAME"` is laid
+    /// over that of [`RECIPES`], shape of the model and schedule together.
     ///
     /// # Errors
     /// The text is not TOML, a key is unknown, or a value is invalid.
     pub fn from_toml(text: &str, overrides: &[String]) -> Result<Self, PretrainError> {
         let mut table = parse(text)?;
+        let mut recipe_name = None;
+        if let Some(base) = table.remove("recipe") {
+            let Value::String(name) = base else {
+                return Err(PretrainError::Recipe("`recipe` must be the name of a recipe, such as \"tiny\"".into()));
+            };
+            let mut base = parse(text_of(&name)?)?;
+            lay_over(&mut base, table, &[]);
+            table = base;
+            recipe_name = Some(name);
+        }
         for text in overrides {
             set(&mut table, text)?;
+        }
+        let max_tokens = ["data", "batch", "max_tokens"];
+        let fits_memory = lookup(&table, &max_tokens) == Some(&Value::String("auto".into()));
+        if fits_memory {
+            remove(&mut table, &max_tokens);
         }
         let mut model = match table.remove("model") {
             None => Table::new(),
@@ -156,17 +188,67 @@ impl PretrainRecipe {
             let longest = Value::Integer(positions.min(512) as i64);
             insert(&mut table, &sequence, longest)?;
         }
+        if fits_memory {
+            // Until `fit_batch`.
+            let longest = lookup(&table, &sequence).cloned().expect("it was just given");
+            insert(&mut table, &max_tokens, longest)?;
+        }
         let model = Value::try_from(&model).expect("a configuration is a table");
         table.insert("model".into(), model);
         let mut full = defaults();
         lay_over(&mut full, table, &[]);
         let mut recipe: Self = recipe_of(full)?;
         recipe.is_vocab_size_given = is_vocab_size_given;
+        recipe.base = recipe_name;
+        recipe.fits_memory = fits_memory;
         recipe.validate()?;
         if let Some(Value::String(preset)) = preset {
             recipe.warnings.extend(recipe.unlike_recipe_of(&preset, &given)?);
         }
         Ok(recipe)
+    }
+
+    /// With `data.batch.max_tokens = "auto"`: takes the most tokens of a batch that fit `memory` bytes beside the model, a power of
+    /// two, at most those of a step, and returns them. `config.toml` holds the number, so that a resumed run keeps it.
+    ///
+    /// # Errors
+    /// Not even one sequence fits.
+    pub fn fit_batch(&mut self, memory: u64) -> Result<Option<usize>, PretrainError> {
+        if !self.fits_memory {
+            return Ok(None);
+        }
+        let longest = self.data.instances.max_sequence_length;
+        let training =
+            Training { activation_bytes: 4, checkpointing: self.compute.checkpointing.unwrap_or(Recompute::ON_CPU) };
+        let takes = |sequences: usize| {
+            let masked_per_sequence = self.data.masking.max_predictions;
+            let workload = Workload { sequences, sequence_length: longest, masked_per_sequence };
+            Report::new(&self.model, workload, training).memory.total()
+        };
+        let of_step = self.data.batch.sequences_per_step.max(1);
+        let most = if self.data.batch.sequences_per_step == 0 { self.data.batch.max_sequences } else { of_step };
+        let mut sequences = 0;
+        let mut next = 1;
+        while next <= most.next_power_of_two() && takes(next) <= memory {
+            sequences = next;
+            next *= 2;
+        }
+        if sequences == 0 {
+            return Err(PretrainError::Recipe(format!(
+                "`data.batch.max_tokens = \"auto\"`: one sequence takes {} MiB of memory, and {} MiB are free",
+                takes(1) >> 20,
+                memory >> 20
+            )));
+        }
+        self.data.batch.max_tokens = sequences * longest;
+        self.data.batch.max_sequences = self.data.batch.max_sequences.max(sequences);
+        self.fits_memory = false;
+        Ok(Some(self.data.batch.max_tokens))
+    }
+
+    /// Name of the recipe that the file begins with, if it does.
+    pub fn base(&self) -> Option<&str> {
+        self.base.as_deref()
     }
 
     /// Warnings about settings that may be unintended, as sentences. A recipe that was written with all its values has
@@ -196,7 +278,7 @@ impl PretrainRecipe {
         Ok((!unlike.is_empty()).then(|| {
             format!(
                 "`model.preset = \"{preset}\"` sets the shape of the model only; these settings are the defaults, \
-                 not those of the recipe `{preset}`: {}; set them, or start from the recipe `{preset}`",
+                 not those of the recipe `{preset}`: {}; set them, or begin the file with recipe = \"{preset}\"",
                 unlike.join(", ")
             )
         }))

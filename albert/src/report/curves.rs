@@ -45,6 +45,9 @@ pub(crate) const ORANGE: [u8; 3] = [255, 127, 14];
 pub(crate) const GREEN: [u8; 3] = [44, 160, 44];
 pub(crate) const RED: [u8; 3] = [214, 39, 40];
 pub(crate) const GREY: [u8; 3] = [110, 110, 110];
+/// Colors of several runs.
+pub(crate) const COLORS: [[u8; 3]; 8] =
+    [BLUE, ORANGE, GREEN, RED, [148, 103, 189], [140, 86, 75], [227, 119, 194], [23, 160, 170]];
 
 /// Draws `panels` below each other to `path`, whole or not at all.
 ///
@@ -71,6 +74,20 @@ pub(crate) fn draw(panels: &[Panel]) -> Result<String, String> {
     Ok(text)
 }
 
+/// Size of a chart on a page, which is shown between 300 and 600 pixels wide.
+const CHART: (u32, u32) = (400, 240);
+
+/// SVG of one panel without its title and legend, for a page that has them as text.
+pub(crate) fn chart(panel: &Panel) -> Result<String, String> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, CHART).into_drawing_area();
+        plot(&area, panel, CHART.0).map_err(|error| error.to_string())?;
+        area.present().map_err(|error| error.to_string())?;
+    }
+    Ok(text)
+}
+
 /// Means of runs of equal length, at most [`POINTS`] of them, so that the file stays small for a run of any length.
 pub(crate) fn averaged(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.retain(|(_, value)| value.is_finite());
@@ -85,6 +102,19 @@ pub(crate) fn averaged(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 }
 
 fn draw_panel(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel) -> Result<(), Box<dyn std::error::Error>> {
+    let is_finite = |point: &(f64, f64)| point.0.is_finite() && point.1.is_finite();
+    let shown: Vec<&Curve> = panel.curves.iter().filter(|curve| curve.points.iter().any(is_finite)).collect();
+    let (strip, below) = area.titled(&panel.title, ("sans-serif", 18))?.split_vertically(LEGEND);
+    draw_legend(&strip, &shown)?;
+    plot(&below, panel, WIDTH)
+}
+
+/// Draws axes and curves.
+fn plot(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    panel: &Panel,
+    width: u32,
+) -> Result<(), Box<dyn std::error::Error>> {
     let is_finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
     let all = || panel.curves.iter().flat_map(|curve| curve.points.iter().filter(is_finite));
     let first = all().map(|point| point.0).fold(0.0, f64::min);
@@ -96,9 +126,7 @@ fn draw_panel(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel) -> Resul
     let (low, high) = (low - margin, high + margin);
     let shown: Vec<&Curve> =
         panel.curves.iter().filter(|curve| curve.points.iter().any(|point| is_finite(&point))).collect();
-    let (strip, plot) = area.titled(&panel.title, ("sans-serif", 18))?.split_vertically(LEGEND);
-    draw_legend(&strip, &shown)?;
-    let mut chart = ChartBuilder::on(&plot)
+    let mut chart = ChartBuilder::on(area)
         .margin(12)
         .margin_top(4)
         .x_label_area_size(32)
@@ -110,6 +138,9 @@ fn draw_panel(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel) -> Resul
         .x_label_formatter(&|x| if last - first < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") })
         .y_label_formatter(&|y| tick(*y, low, high))
         .light_line_style(WHITE)
+        // A label takes about 60 pixels.
+        .x_labels((width / 90) as usize)
+        .y_labels(6)
         .draw()?;
     for curve in shown {
         let color = color(curve);

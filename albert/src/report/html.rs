@@ -5,7 +5,7 @@ use std::path::Path;
 
 use engine::io::write_atomically;
 
-use super::curves::draw;
+use super::curves::{Curve, chart};
 use super::{Panel, ReportError};
 
 /// A part of a report.
@@ -17,6 +17,13 @@ pub enum Section {
         title: String,
         /// (name, value).
         rows: Vec<(String, String)>,
+    },
+    /// Rows of cells; the first row has the names of the columns.
+    Grid {
+        /// Heading.
+        title: String,
+        /// The rows.
+        rows: Vec<Vec<String>>,
     },
     /// Curves.
     Panels(Vec<Panel>),
@@ -41,7 +48,12 @@ const STYLE: &str = ":root{color-scheme:light dark}\
     body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
     overflow-wrap:anywhere}.wide{overflow-x:auto}\
     table{border-collapse:collapse}td{padding:.2em 1em .2em 0;border-bottom:1px solid #ddd;vertical-align:top}\
-    pre{background:#f6f6f6;padding:1em;overflow:auto}svg{max-width:100%;height:auto}\
+    th{text-align:left;padding:.2em 1em .2em 0;border-bottom:2px solid #999}\
+    pre{background:#f6f6f6;padding:1em;overflow:auto}svg{max-width:100%;height:auto}.wide svg{max-width:none}\
+    .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:1em}\
+    figure{margin:0}figcaption{font-weight:600}figure svg{width:100%}.legend{list-style:none;margin:0;padding:0}\
+    .legend li{display:inline-block;margin-right:1em}.legend i{display:inline-block;width:1em;height:.25em;\
+    margin-right:.4em;vertical-align:middle}\
     @media(prefers-color-scheme:dark){body{color:#ddd;background:#15171a}td{border-color:#444}pre{background:#22252a}\
     svg{filter:invert(.91) hue-rotate(180deg)}}";
 
@@ -71,12 +83,21 @@ fn html(title: &str, sections: &[Section]) -> Result<String, String> {
                 out.push_str("</table></div>\n");
             }
             Section::Panels(panels) => {
-                // A single panel has its title inside.
-                let heading = if panels.len() == 1 { "" } else { "<h2>Curves</h2>\n" };
-                let _ = writeln!(out, "{heading}{}", draw(panels)?);
+                let _ = writeln!(out, "<h2>Curves</h2>\n<div class=\"charts\">");
+                for panel in panels {
+                    out.push_str(&figure(panel)?);
+                }
+                out.push_str("</div>\n");
+            }
+            Section::Grid { title, rows } => {
+                let _ = writeln!(out, "<h2>{}</h2>\n{}", escaped(title), grid(rows));
             }
             Section::Confusion { labels, counts } => {
-                let _ = writeln!(out, "<h2>Right and predicted classes</h2>\n{}", confusion(labels, counts));
+                let _ = writeln!(
+                    out,
+                    "<h2>Right and predicted classes</h2>\n<div class=\"wide\">{}</div>",
+                    confusion(labels, counts)
+                );
             }
             Section::Text { title, text } => {
                 let _ = writeln!(out, "<h2>{}</h2>\n<pre>{}</pre>", escaped(title), escaped(text));
@@ -85,6 +106,47 @@ fn html(title: &str, sections: &[Section]) -> Result<String, String> {
     }
     out.push_str("</body></html>\n");
     Ok(out)
+}
+
+/// A chart with its title, its legend, and its numbers.
+fn figure(panel: &Panel) -> Result<String, String> {
+    let curves: Vec<&Curve> = panel.curves.iter().filter(|curve| !curve.points.is_empty()).collect();
+    let mut out =
+        format!("<figure><figcaption>{}</figcaption>{}\n<ul class=\"legend\">", escaped(&panel.title), chart(panel)?);
+    for Curve { name, color: [r, g, b], .. } in &curves {
+        let run = name.split(", ").next().unwrap_or(name);
+        let _ = write!(
+            out,
+            "<li data-run=\"{}\"><i style=\"background:rgb({r},{g},{b})\"></i>{}</li>",
+            escaped(run),
+            escaped(name)
+        );
+    }
+    let mut rows = vec![vec!["curve".to_owned(), panel.axis.to_owned(), "value".to_owned()]];
+    for curve in &curves {
+        // A dozen of them are enough to check the picture.
+        let every = curve.points.len().div_ceil(12).max(1);
+        let last = curve.points.len() - 1;
+        let points = curve.points.iter().enumerate().filter(|(at, _)| at % every == 0 || *at == last);
+        rows.extend(points.map(|(_, (x, y))| vec![curve.name.clone(), format!("{x:.0}"), format!("{y:.5}")]));
+    }
+    let _ = writeln!(out, "</ul><details><summary>Numbers</summary>{}</details></figure>", grid(&rows));
+    Ok(out)
+}
+
+/// A table whose first row is its head.
+fn grid(rows: &[Vec<String>]) -> String {
+    let mut out = String::from("<div class=\"wide\"><table>");
+    for (number, row) in rows.iter().enumerate() {
+        let cell = if number == 0 { "th" } else { "td" };
+        out.push_str("<tr>");
+        for text in row {
+            let _ = write!(out, "<{cell}>{}</{cell}>", escaped(text));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</table></div>");
+    out
 }
 
 /// A square of cells, the darker the larger their share of the row.
@@ -102,7 +164,7 @@ fn confusion(labels: &[String], counts: &[Vec<u64>]) -> String {
         let _ = writeln!(
             out,
             "<text x=\"{x}\" y=\"{y}\" text-anchor=\"end\">{label}</text>\
-             <text x=\"{y}\" y=\"{x}\" text-anchor=\"middle\">{label}</text>",
+             <text transform=\"translate({y} {x}) rotate(-90)\" text-anchor=\"start\">{label}</text>",
             x = MARGIN - 8,
             y = middle(row),
             label = short(label)
@@ -149,7 +211,6 @@ mod tests {
         }
         assert_eq!(text.matches("<svg").count(), 2);
         assert!(text.contains("name=\"viewport\"") && text.contains("prefers-color-scheme:dark"));
-        assert!(!text.contains("<h2>Curves</h2>"), "the one panel has its own title");
         assert!(!text.contains("src=") && !text.contains("href="), "the report reads other files");
     }
 }

@@ -5,16 +5,19 @@
 //! events.out.tfevents.*      the same figures for TensorBoard; one file for every start of the run
 //! curves.svg                 loss, accuracy and learning rate over the steps
 //! report.html                figures, confusion matrix and curves of fine-tuning, in one file
+//! `albert report`            the same of one or several runs of any kind, from their metrics and settings
 //! ```
 //!
 //! A killed run may have logged steps beyond its last checkpoint. Resuming cuts them off the metrics and makes TensorBoard
 //! drop them, so that the files end as those of a run that was never interrupted.
 
+mod comparison;
 mod curves;
 mod html;
 mod metrics_log;
 mod tensorboard;
 
+pub use comparison::{RunLog, sections};
 #[cfg(test)]
 pub(crate) use curves::draw;
 pub(crate) use curves::{BLUE, GREEN, GREY, ORANGE, RED, averaged};

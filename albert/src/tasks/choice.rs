@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 use super::error::{Place, TaskError};
 use super::example::Choice;
 use super::json::Elements;
-use super::lines::Lines;
+use super::lines::{Lines, ending};
 use super::reader::{Purpose, Reader, Remarks, Rows};
 
 const EXPECTED: &str =
@@ -29,7 +29,7 @@ const EXPECTED: &str =
 /// # Errors
 /// The file has another type or cannot be opened. The reader returns all other errors.
 pub fn read_choices(path: &Path, purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
-    let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
+    let ending = ending(path);
     let objects = match ending.as_deref() {
         Some("jsonl" | "ndjson") => Objects::Lines(Lines::open(path)?),
         Some("json") => Objects::Array(Elements::open(path, "data", EXPECTED)?),

@@ -1,8 +1,9 @@
 //! Lines of a UTF-8 file, streamed. A byte-order mark and carriage returns before line feeds are removed.
-//! Limits: 1 GiB a line.
+//! gzip and zstd are decoded. Limits: 1 GiB a line, 256 MiB in a compressed file, a pipe or a device.
 
-use engine::io::limits::{self, Bounded};
-use std::io::{BufRead, BufReader, Read};
+use engine::io::limits::LARGEST_STREAM;
+use engine::io::limits::text::{self, Compression, Text};
+use std::io::{BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,13 +12,36 @@ use super::error::{Place, TaskError};
 /// U+FEFF, which some editors write.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// A file of any size, or at most [`limits::LARGEST_STREAM`] bytes of a pipe or device.
-pub(super) type Input = BufReader<Bounded>;
+/// Text of a file, or of standard input for `-`.
+pub(super) type Input = Text;
 
-/// Opens a file; a folder is an error.
+/// Opens a file whose parts may have any length; a folder is an error. Of a compressed file, a pipe or a device at most
+/// [`LARGEST_STREAM`] bytes are read.
 pub(super) fn open(path: &Path) -> Result<Input, TaskError> {
-    let file = limits::open(path, u64::MAX).map_err(TaskError::io(path, "read"))?;
-    Ok(BufReader::with_capacity(1 << 20, file))
+    let text = open_lines(path)?;
+    Ok(if is_plain_file(path) { text } else { text::bounded(text, LARGEST_STREAM) })
+}
+
+fn open_lines(path: &Path) -> Result<Input, TaskError> {
+    text::open(path).map_err(TaskError::io(path, "read"))
+}
+
+/// True if a byte of text is a byte of the file.
+fn is_plain_file(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|about| about.is_file())
+        && Compression::of_file(path).is_ok_and(|compression| compression.is_none())
+}
+
+/// Ending of a file's name in lower case, without that of a compression; `jsonl` for standard input.
+pub(crate) fn ending(path: &Path) -> Option<String> {
+    if text::is_standard_input(path) {
+        return Some("jsonl".to_owned());
+    }
+    let of = |path: &Path| Some(path.extension()?.to_str()?.to_lowercase());
+    match of(path)?.as_str() {
+        "gz" | "zst" => of(&path.with_extension("")),
+        ending => Some(ending.to_owned()),
+    }
 }
 
 /// Skips a byte-order mark.
@@ -28,8 +52,13 @@ pub(super) fn skip_mark(file: &mut Input) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Longest line, in bytes.
+/// Longest line of a file, in bytes.
 const LONGEST: u64 = 1 << 30;
+
+/// Longest line of the file at `path`, in bytes; a few bytes of a compressed one may be a gigabyte, and a pipe may have no end.
+fn longest(path: &Path) -> u64 {
+    if is_plain_file(path) { LONGEST } else { LARGEST_STREAM }
+}
 
 /// Lines of a file.
 pub(super) struct Lines {
@@ -37,11 +66,13 @@ pub(super) struct Lines {
     file: Input,
     bytes: Vec<u8>,
     line: u64,
+    longest: u64,
 }
 
 impl Lines {
     pub(super) fn open(path: &Path) -> Result<Self, TaskError> {
-        Ok(Self { path: path.into(), file: open(path)?, bytes: Vec::new(), line: 0 })
+        let (file, longest) = (open_lines(path)?, longest(path));
+        Ok(Self { path: path.into(), file, bytes: Vec::new(), line: 0, longest })
     }
 
     /// The last line read.
@@ -52,13 +83,14 @@ impl Lines {
     /// The next line without its end, or `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<&str>, TaskError> {
         self.bytes.clear();
-        let mut file = self.file.by_ref().take(LONGEST + 1);
+        let mut file = self.file.by_ref().take(self.longest + 1);
         if file.read_until(b'\n', &mut self.bytes).map_err(TaskError::io(&self.path, "read"))? == 0 {
             return Ok(None);
         }
         self.line += 1;
-        if self.bytes.len() as u64 > LONGEST {
-            return Err(self.place().error(format!("a line of more than {LONGEST} bytes; is it a file of examples?")));
+        if self.bytes.len() as u64 > self.longest {
+            let problem = format!("a line of more than {} bytes; is it a file of examples?", self.longest);
+            return Err(self.place().error(problem));
         }
         let mut line = self.bytes.as_slice();
         line = line.strip_suffix(b"\n").unwrap_or(line);

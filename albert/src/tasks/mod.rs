@@ -21,6 +21,7 @@ mod feature;
 mod glue;
 mod json;
 mod lines;
+pub(crate) use lines::ending;
 mod race;
 mod reader;
 mod squad;

@@ -21,7 +21,7 @@ use super::csv::CsvRecords;
 use super::error::{LISTED, Place, TaskError, listed_of, shortened, shown};
 use super::example::{Label, Problem, Text};
 use super::glue::number_of;
-use super::lines::Lines;
+use super::lines::{Lines, ending};
 use super::reader::{Purpose, Reader, Remarks, Rows};
 
 /// Columns to read.
@@ -145,7 +145,7 @@ pub(super) fn in_order(labels: BTreeSet<String>) -> Vec<String> {
 }
 
 fn open(path: &Path) -> Result<Box<dyn Records>, TaskError> {
-    let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
+    let ending = ending(path);
     Ok(match ending.as_deref() {
         Some("tsv") => Box::new(Tsv { lines: Lines::open(path)?, header: None }),
         Some("csv") => Box::new(Csv { records: CsvRecords::open(path)?, header: None }),

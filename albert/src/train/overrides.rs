@@ -55,6 +55,18 @@ pub(crate) fn set(table: &mut Table, text: &str) -> Result<(), SettingError> {
     insert(table, &keys, parsed.unwrap_or_else(|| Value::String(value.to_owned())))
 }
 
+/// `settings` with `section.key=value` over it.
+///
+/// # Errors
+/// A key is unknown, or a value has another type.
+pub fn with_settings<S: Serialize + DeserializeOwned>(settings: &S, over: &[&str]) -> Result<S, SettingError> {
+    let mut table = Table::try_from(settings).expect("settings are a table");
+    for text in over {
+        set(&mut table, text)?;
+    }
+    recipe_of(table)
+}
+
 pub(crate) fn insert(table: &mut Table, keys: &[&str], value: Value) -> Result<(), SettingError> {
     let (last, sections) = keys.split_last().expect("a key has a name");
     let mut at = table;
@@ -66,6 +78,16 @@ pub(crate) fn insert(table: &mut Table, keys: &[&str], value: Value) -> Result<(
     }
     at.insert((*last).to_owned(), value);
     Ok(())
+}
+
+/// Removes a value, if it is there.
+pub(crate) fn remove(table: &mut Table, keys: &[&str]) {
+    if let Some((last, sections)) = keys.split_last() {
+        let found = sections.iter().try_fold(table, |table, section| table.get_mut(*section)?.as_table_mut());
+        if let Some(table) = found {
+            table.remove(*last);
+        }
+    }
 }
 
 pub(crate) fn lookup<'t>(table: &'t Table, keys: &[&str]) -> Option<&'t Value> {

@@ -7,6 +7,7 @@
 //! The program runs it for `albert bench`; the crate `albert-benches` runs the same cases under criterion.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod against;
 pub mod cases;
 pub mod chart;
 pub mod clock;

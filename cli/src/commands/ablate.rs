@@ -19,6 +19,9 @@ use clap::Args;
 use std::{fs, io::Write, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert ablate plan.toml -o runs/ablation
+  mpirun -n 4 albert ablate plan.toml -o runs/ablation")]
 pub(crate) struct Arguments {
     /// Plan in TOML: seeds, shared settings, tasks, sections of rows
     plan: PathBuf,

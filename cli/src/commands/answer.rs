@@ -1,10 +1,10 @@
 //! `albert answer`: answers of fine-tuned models to a question about a text.
 
-use super::{Precision, evaluate::NullThreshold};
+use super::evaluate::NullThreshold;
 use crate::{
     numbers::whole,
-    output::{results, tell},
-    roofline::Profiling,
+    output::tell,
+    running::{Running, Streaming},
 };
 use albert::{
     finetune::{Examples, Prediction, Predictor, threshold_of},
@@ -12,21 +12,27 @@ use albert::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use engine::Device;
+use engine::io::limits::text;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use std::{
-    fs,
-    io::Write,
+    fmt::Write as _,
+    io::Read,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert answer --model runs/squad --context-file book.txt \"Who finds the letter?\"
+  albert answer --model runs/squad --input questions.jsonl --json > answers.jsonl
+  echo '{\"question\": \"where\", \"context\": \"rain falls on the hills\"}' | albert answer --model runs/squad -")]
 pub(crate) struct Arguments {
     /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
     /// Text that contains the answer, of any length
-    #[arg(long, value_name = "TEXT", required_unless_present = "context_file", conflicts_with = "context_file")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "context_file")]
     context: Option<String>,
     /// File with the text that contains the answer
     #[arg(long, value_name = "FILE")]
@@ -36,59 +42,133 @@ pub(crate) struct Arguments {
     top: usize,
     #[command(flatten)]
     threshold: NullThreshold,
-    /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
-    #[arg(long, default_value = "f32")]
-    precision: Precision,
     #[command(flatten)]
-    profile: Profiling,
-    /// Question
+    running: Running,
+    #[command(flatten)]
+    streaming: Streaming,
+    /// Question; - is the lines of standard input, objects {"question": "..", "context": ".."}, where the context may be left
+    /// out if --context or --context-file gives it
+    #[arg(required_unless_present = "input", conflicts_with = "input")]
+    question: Option<String>,
+}
+
+/// A line of input.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    #[serde(default)]
+    id: Option<Value>,
     question: String,
+    #[serde(alias = "passage")]
+    context: Option<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let text = context(arguments)?;
-    let device = Device::cpu()?;
+    let mut out = arguments.streaming.results.sink()?;
+    let common = context(arguments)?;
+    let device = arguments.running.device()?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
-    predictor.set_precision(arguments.precision.on(&device))?;
-    predictor.profile().set(arguments.profile.on);
-    let problem = predictor.task().problem.clone();
-    if !matches!(problem, Problem::Span { .. }) {
+    predictor.set_precision(arguments.running.precision.on(&device))?;
+    predictor.profile().set(arguments.running.profile.on);
+    if !matches!(predictor.task().problem, Problem::Span { .. }) {
         bail!("the model does not answer questions about a text; use albert classify or albert predict");
     }
     arguments.threshold.set(&mut predictor)?;
-    let question = Question {
-        id: String::new(),
-        passage: text.into(),
-        question: arguments.question.clone(),
-        answers: Vec::new(),
-        is_impossible: false,
-    };
-    let predictions = predictor.predict(&Examples::Questions(vec![question]))?;
-    arguments.profile.print(predictor.profile(), &device);
-    let Prediction::Answers(answers) = &predictions[0] else { unreachable!("questions are answered") };
-    let threshold = threshold_of(predictor.task());
-    let mut out = results();
-    if threshold.answer(answers).is_empty() {
-        writeln!(out, "no answer")?;
+    if let Some(mut lines) = arguments.streaming.lines(arguments.question.as_deref())? {
+        loop {
+            let batch = lines.batch(arguments.streaming.batch)?;
+            if batch.is_empty() {
+                break;
+            }
+            let (mut asked, mut questions) = (Vec::new(), Vec::new());
+            for line in &batch {
+                let one: Asked = serde_json::from_str(&line.text)
+                    .with_context(|| format!("{}: expected an object with question and context", lines.place(line)))?;
+                let text = one.context.as_ref().or(common.as_ref()).filter(|text| !text.trim().is_empty());
+                let text = text.with_context(|| format!("{}: there is no context to search", lines.place(line)))?;
+                questions.push(question(one.question.clone(), text));
+                asked.push(one);
+            }
+            let predictions = predictor.predict(&Examples::Questions(questions))?;
+            let mut text = String::new();
+            for (asked, prediction) in asked.iter().zip(&predictions) {
+                text += &in_line(arguments, &predictor, asked, prediction);
+                text.push('\n');
+            }
+            out.put(&text)?;
+        }
+    } else {
+        let text = common.context("give the text that contains the answer with --context or --context-file")?;
+        let asked = Asked { id: None, question: arguments.question.clone().unwrap_or_default(), context: None };
+        let questions = Examples::Questions(vec![question(asked.question.clone(), &text)]);
+        let predictions = predictor.predict(&questions)?;
+        if arguments.streaming.results.json {
+            out.put(&(in_line(arguments, &predictor, &asked, &predictions[0]) + "\n"))?;
+        } else {
+            out.put(&in_full(arguments, &predictor, &predictions[0]))?;
+        }
     }
-    for candidate in answers.candidates.iter().take(arguments.top) {
-        writeln!(out, "{:.4}\t{}", candidate.probability, candidate.text)?;
-    }
-    tell!("null score {:.4}, threshold {threshold}", answers.null_score);
+    arguments.running.profile.print(predictor.profile(), &device);
+    out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text to search.
-fn context(arguments: &Arguments) -> Result<String> {
-    if let Some(path) = &arguments.context_file {
-        let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-        ensure!(!text.trim().is_empty(), "{}: the file contains no text", path.display());
-        return Ok(text);
+fn question(question: String, text: &str) -> Question {
+    Question { id: String::new(), passage: text.into(), question, answers: Vec::new(), is_impossible: false }
+}
+
+/// The answers in one line: the best one, which may be empty, and its probability, or JSON.
+fn in_line(arguments: &Arguments, predictor: &Predictor, asked: &Asked, prediction: &Prediction) -> String {
+    let Prediction::Answers(answers) = prediction else { unreachable!("questions are answered") };
+    let best = threshold_of(predictor.task()).answer(answers);
+    if !arguments.streaming.results.json {
+        let probability = answers.candidates.first().map_or(0.0, |candidate| candidate.probability);
+        return format!("{}\t{probability:.4}", best.replace(['\t', '\n', '\r'], " "));
     }
-    let text = arguments.context.clone().unwrap_or_default();
+    let mut line = Map::new();
+    line.extend(asked.id.as_ref().map(|id| ("id".to_owned(), id.clone())));
+    line.insert("question".into(), json!(asked.question));
+    if arguments.streaming.results.with_input {
+        line.extend(asked.context.as_ref().map(|context| ("context".to_owned(), json!(context))));
+    }
+    let of = |candidate: &albert::span::Candidate| {
+        let bytes = &candidate.bytes;
+        json!({ "text": candidate.text, "start": bytes.start, "end": bytes.end, "score": candidate.score,
+                "probability": candidate.probability })
+    };
+    line.insert("answers".into(), answers.candidates.iter().take(arguments.top).map(of).collect());
+    line.insert("answer".into(), json!(best));
+    line.insert("null_score".into(), json!(answers.null_score));
+    Value::Object(line).to_string()
+}
+
+/// The answers in lines of their own.
+fn in_full(arguments: &Arguments, predictor: &Predictor, prediction: &Prediction) -> String {
+    let Prediction::Answers(answers) = prediction else { unreachable!("questions are answered") };
+    let (threshold, mut text) = (threshold_of(predictor.task()), String::new());
+    if threshold.answer(answers).is_empty() {
+        text += "no answer\n";
+    }
+    for candidate in answers.candidates.iter().take(arguments.top) {
+        let _ = writeln!(text, "{:.4}\t{}", candidate.probability, candidate.text);
+    }
+    tell!("null score {:.4}, threshold {threshold}", answers.null_score);
+    text
+}
+
+/// The text to search that the command line names.
+fn context(arguments: &Arguments) -> Result<Option<String>> {
+    if let Some(path) = &arguments.context_file {
+        let mut found = String::new();
+        let read = text::open(path).and_then(|mut file| file.read_to_string(&mut found));
+        read.with_context(|| format!("{} cannot be read", path.display()))?;
+        ensure!(!found.trim().is_empty(), "{}: the file contains no text", path.display());
+        return Ok(Some(found));
+    }
+    let Some(text) = &arguments.context else { return Ok(None) };
     ensure!(!text.trim().is_empty(), "--context: the text is empty");
-    if Path::new(&text).is_file() {
+    if Path::new(text).is_file() {
         tell!("note: --context is taken as the text itself; to search the file {text}, give --context-file {text}");
     }
-    Ok(text)
+    Ok(Some(text.clone()))
 }

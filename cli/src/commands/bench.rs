@@ -4,7 +4,7 @@ use crate::{
     numbers::whole,
     output::{results, results_beside_files, tell},
 };
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use engine::{
     Cpu,
@@ -12,18 +12,26 @@ use engine::{
     profile::Peak,
 };
 use measure::{
+    against,
     cases::{Ready, Work},
     chart, html,
     plan::{Selection, What, processors},
     report::{Limits, Machine, Record, Report},
 };
 use std::{
+    fs,
     io::{BufRead, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert bench gemm --m 1024 --n 768 --k 768 --threads 1,2
+  albert bench step --config base --mode train --precision bf16
+  albert bench all --report bench.html
+  albert bench gemm --shapes albert --save before.json
+  albert bench gemm --shapes albert --against before.json")]
 pub(crate) struct Arguments {
     /// Benchmark to run
     #[arg(value_enum)]
@@ -55,6 +63,12 @@ pub(crate) struct Arguments {
     /// interleave it with other programs
     #[arg(long, conflicts_with_all = ["json", "rounds"])]
     turns: bool,
+    /// Also write the records to a file, for --against
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["turns", "profile"])]
+    save: Option<PathBuf>,
+    /// Compare with the records of a file: time before over time now, with its interval of 95 %; exit code 3 if a case is slower
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["turns", "profile"])]
+    against: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -70,7 +84,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         ensure!(known, "--report {}: expected a file that ends in .html or .svg", path.display());
         check_output(path)?;
     }
-    let mut out = if arguments.report.is_some() { results_beside_files() } else { results() };
+    if let Some(path) = &arguments.save {
+        check_output(path)?;
+    }
+    let saved = match &arguments.against {
+        Some(path) => Some(fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?),
+        None => None,
+    };
+    let writes = arguments.report.is_some() || arguments.save.is_some();
+    let mut out = if writes { results_beside_files() } else { results() };
     if arguments.profile {
         return profile(&mut out, &cpus, &works, arguments.rounds);
     }
@@ -107,8 +129,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         write_report(path, &report)?;
         tell!("report written to {}", path.display());
     }
-    Ok(ExitCode::SUCCESS)
+    if let Some(path) = &arguments.save {
+        let text = serde_json::to_string_pretty(&report)?;
+        write_atomically(path, |out| out.write_all(text.as_bytes()))?;
+        tell!("records written to {}", path.display());
+    }
+    let Some(saved) = saved else { return Ok(ExitCode::SUCCESS) };
+    let name = arguments.against.as_deref().unwrap_or(Path::new("")).display();
+    let compared = against::compare(&report.records, &saved).map_err(|problem| anyhow!("{name}: {problem}"))?;
+    ensure!(!compared.is_empty(), "{name}: none of these cases is in it");
+    for case in &compared {
+        writeln!(out, "{case}")?;
+    }
+    let is_slower = compared.iter().any(against::Compared::is_slower);
+    Ok(if is_slower { ExitCode::from(SLOWER) } else { ExitCode::SUCCESS })
 }
+
+/// Exit code of a comparison in which a case is slower.
+const SLOWER: u8 = 3;
 
 /// Command line, without the folder of the program.
 fn command() -> String {

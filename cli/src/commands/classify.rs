@@ -1,76 +1,179 @@
-//! `albert classify`: prediction of fine-tuned models for one text or pair.
+//! `albert classify`: predictions of fine-tuned models for texts or pairs, one at a time or as a stream.
 
-use super::Precision;
 use crate::{
-    output::{results, tell},
-    roofline::Profiling,
+    input::{Line, Lines},
+    output::tell,
+    running::{Running, Streaming},
 };
 use albert::{
     finetune::{Examples, Prediction, Predictor},
     tasks::{Problem, Tagged, Text},
 };
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
-use engine::Device;
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use serde_json::{Map, Value};
+use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert classify --model runs/film \"a dull film\"
+  albert classify --model runs/film --input reviews.txt --json --with-input > labels.jsonl
+  tail -f log | albert classify --model runs/alarm -")]
 pub(crate) struct Arguments {
     /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
-    /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
-    #[arg(long, default_value = "f32")]
-    precision: Precision,
     #[command(flatten)]
-    profile: Profiling,
-    /// Text, or the first of a pair; for a tagging model, words separated by spaces
-    text: String,
+    running: Running,
+    #[command(flatten)]
+    streaming: Streaming,
+    /// Text, or the first of a pair; for a tagging model, words separated by spaces; - is the lines of standard input, where a
+    /// TAB separates the texts of a pair
+    #[arg(required_unless_present = "input", conflicts_with = "input")]
+    text: Option<String>,
     /// Second text of a pair
     second: Option<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let device = Device::cpu()?;
+    let mut out = arguments.streaming.results.sink()?;
+    let device = arguments.running.device()?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
-    predictor.set_precision(arguments.precision.on(&device))?;
-    predictor.profile().set(arguments.profile.on);
-    let problem = predictor.task().problem.clone();
-    let (id, first, second) = (String::new(), arguments.text.clone(), arguments.second.clone());
-    let words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
-    let examples = match &problem {
-        Problem::Classes { .. } | Problem::Labels { .. } | Problem::Number => {
-            Examples::Texts(vec![Text { id, first, second, label: None }])
-        }
-        Problem::Tags { .. } if second.is_some() => bail!("the model tags words and takes one text"),
-        Problem::Tags { .. } if words.is_empty() => bail!("the text contains no words to tag"),
-        Problem::Tags { .. } => Examples::Tagged(vec![Tagged { id, words: words.clone(), tags: Vec::new() }]),
+    predictor.set_precision(arguments.running.precision.on(&device))?;
+    predictor.profile().set(arguments.running.profile.on);
+    match predictor.task().problem {
         Problem::Choice => bail!("the model chooses between options; write questions to a file for albert predict"),
         Problem::Span { .. } => bail!("the model answers questions; use albert answer"),
-    };
-    let predictions = predictor.predict(&examples)?;
-    arguments.profile.print(predictor.profile(), &device);
-    if predictor.cut() > 0 {
-        tell!("note: the text exceeds the model's maximum length and was truncated; classify its parts separately");
+        _ => {}
     }
-    let mut out = results();
-    match (&predictions[0], &problem) {
-        (Prediction::Class(probabilities), Problem::Classes { labels } | Problem::Labels { labels }) => {
+    let mut cut = 0;
+    if let Some(mut lines) = arguments.streaming.lines(arguments.text.as_deref())? {
+        ensure!(arguments.second.is_none(), "the texts of a pair are separated by a TAB in each line");
+        loop {
+            let batch = lines.batch(arguments.streaming.batch)?;
+            if batch.is_empty() {
+                break;
+            }
+            let examples = of_lines(&lines, &batch, &predictor.task().problem)?;
+            let predictions = predictor.predict(&examples)?;
+            cut += predictor.cut();
+            let mut text = String::new();
+            for (at, prediction) in predictions.iter().enumerate() {
+                text += &in_line(arguments, &predictor, &examples, at, prediction);
+                text.push('\n');
+            }
+            out.put(&text)?;
+        }
+    } else {
+        let (first, second) = (arguments.text.clone().unwrap_or_default(), arguments.second.clone());
+        let examples = example(first, second, &predictor.task().problem).map_err(anyhow::Error::msg)?;
+        let predictions = predictor.predict(&examples)?;
+        cut = predictor.cut();
+        if arguments.streaming.results.json {
+            out.put(&(in_line(arguments, &predictor, &examples, 0, &predictions[0]) + "\n"))?;
+        } else {
+            out.put(&in_full(&predictor.task().problem, &examples, &predictions[0]))?;
+        }
+    }
+    arguments.running.profile.print(predictor.profile(), &device);
+    if cut > 0 {
+        tell!(
+            "note: {cut} texts exceeded the model's maximum length and were truncated; classify their parts separately"
+        );
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Texts as examples of a problem; an error is a sentence without its place.
+fn example(first: String, second: Option<String>, problem: &Problem) -> Result<Examples, &'static str> {
+    let id = String::new();
+    let Problem::Tags { .. } = problem else {
+        return Ok(Examples::Texts(vec![Text { id, first, second, label: None }]));
+    };
+    let words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
+    match second {
+        Some(_) => Err("the model tags words and takes one text"),
+        None if words.is_empty() => Err("the text contains no words to tag"),
+        None => Ok(Examples::Tagged(vec![Tagged { id, words, tags: Vec::new() }])),
+    }
+}
+
+fn of_lines(lines: &Lines, batch: &[Line], problem: &Problem) -> Result<Examples> {
+    let mut all: Option<Examples> = None;
+    for line in batch {
+        let (first, second) = match line.text.split_once('\t') {
+            Some((first, second)) => (first, Some(second.to_owned())),
+            None => (line.text.as_str(), None),
+        };
+        let one = example(first.to_owned(), second, problem)
+            .map_err(|error| anyhow::anyhow!("{}: {error}", lines.place(line)))?;
+        match &mut all {
+            Some(all) => all.append(one),
+            None => all = Some(one),
+        }
+    }
+    Ok(all.expect("a batch has lines"))
+}
+
+/// A prediction in one line: the label and its probability, or JSON.
+fn in_line(
+    arguments: &Arguments,
+    predictor: &Predictor,
+    examples: &Examples,
+    at: usize,
+    prediction: &Prediction,
+) -> String {
+    let task = predictor.task();
+    if arguments.streaming.results.json {
+        let mut line = if arguments.streaming.results.with_input { examples.input(at) } else { Map::new() };
+        line.extend(prediction.fields(task, predictor.truncated()[at]));
+        return Value::Object(line).to_string();
+    }
+    let labels = task.problem.labels();
+    match (prediction, &task.problem) {
+        (Prediction::Class(probabilities), Problem::Labels { .. }) => {
+            let likely = labels.iter().zip(probabilities).filter(|(_, p)| **p >= 0.5);
+            likely.map(|(label, p)| format!("{label} {p:.4}")).collect::<Vec<_>>().join("\t")
+        }
+        (Prediction::Class(probabilities), _) => {
+            let best = greatest(probabilities);
+            format!("{}\t{:.4}", labels[best], probabilities[best])
+        }
+        (Prediction::Number(number), _) => number.to_string(),
+        (Prediction::Words(words), _) => {
+            words.iter().map(|word| labels[greatest(word)].as_str()).collect::<Vec<_>>().join(" ")
+        }
+        (Prediction::Answers(_), _) => unreachable!("the model does not answer questions"),
+    }
+}
+
+/// A prediction in lines of its own, with all its probabilities.
+fn in_full(problem: &Problem, examples: &Examples, prediction: &Prediction) -> String {
+    let (labels, mut text) = (problem.labels(), String::new());
+    match (prediction, examples) {
+        (Prediction::Class(probabilities), _) => {
             let mut both: Vec<_> = labels.iter().zip(probabilities).collect();
             both.sort_by(|a, b| b.1.total_cmp(a.1));
             for (label, probability) in both {
-                writeln!(out, "{probability:.4}\t{label}")?;
+                let _ = writeln!(text, "{probability:.4}\t{label}");
             }
         }
-        (Prediction::Number(number), _) => writeln!(out, "{number}")?,
-        (Prediction::Words(tags), Problem::Tags { labels }) => {
-            for (word, probabilities) in words.iter().zip(tags) {
-                let best = (0..labels.len()).max_by(|&a, &b| probabilities[a].total_cmp(&probabilities[b]));
-                let best = best.expect("there are at least two labels");
-                writeln!(out, "{word}\t{}\t{:.4}", labels[best], probabilities[best])?;
+        (Prediction::Number(number), _) => {
+            let _ = writeln!(text, "{number}");
+        }
+        (Prediction::Words(tags), Examples::Tagged(tagged)) => {
+            for (word, probabilities) in tagged[0].words.iter().zip(tags) {
+                let best = greatest(probabilities);
+                let _ = writeln!(text, "{word}\t{}\t{:.4}", labels[best], probabilities[best]);
             }
         }
         _ => unreachable!("predictions are made for the problem"),
     }
-    Ok(ExitCode::SUCCESS)
+    text
+}
+
+/// Index of the greatest value.
+fn greatest(values: &[f32]) -> usize {
+    (0..values.len()).max_by(|&a, &b| values[a].total_cmp(&values[b])).expect("there are at least two labels")
 }

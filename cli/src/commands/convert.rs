@@ -1,7 +1,11 @@
 //! `albert convert`: converts a Google checkpoint or a Hugging Face folder to a Hugging Face folder.
 
 use crate::{numbers::whole, output::results};
-use albert::checkpoint::{Conversion, ConvertOptions, convert, torch_name};
+use albert::{
+    checkpoint::{Conversion, ConvertOptions, convert, torch_name},
+    embed::Pooling,
+    sentence::write_sentence_settings,
+};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use engine::io::FileDType;
@@ -12,6 +16,9 @@ use std::{
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert convert --from albert_base --to runs/albert-base
+  albert convert --from runs/model --to runs/sentences --sentence-transformers mean --normalize")]
 pub(crate) struct Arguments {
     /// Hugging Face folder, folder with albert_config.json and a TensorFlow checkpoint, or such a checkpoint
     #[arg(long)]
@@ -25,6 +32,20 @@ pub(crate) struct Arguments {
     /// Number of attention heads, if the configuration is wrong: tensors do not determine it
     #[arg(long, value_parser = whole::<1, usize>)]
     heads: Option<usize>,
+    /// Make it a folder of sentence-transformers, with this pooling
+    #[arg(long, value_enum, value_name = "POOLING")]
+    sentence_transformers: Option<SentencePooling>,
+    /// Sentence vectors have unit length
+    #[arg(long, requires = "sentence_transformers")]
+    normalize: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SentencePooling {
+    /// Mean of all tokens
+    Mean,
+    /// First token
+    Cls,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -41,7 +62,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         DType::F16 => FileDType::F16,
     };
     let options = ConvertOptions { dtype, attention_heads: arguments.heads };
-    let conversion = convert(&arguments.from, &arguments.to, options)?;
+    let mut conversion = convert(&arguments.from, &arguments.to, options)?;
+    if let Some(pooling) = arguments.sentence_transformers {
+        let pooling = match pooling {
+            SentencePooling::Mean => Pooling::Mean,
+            SentencePooling::Cls => Pooling::Cls,
+        };
+        let config = &conversion.config;
+        let (width, longest) = (config.hidden_size, config.max_position_embeddings);
+        let files = write_sentence_settings(&arguments.to, width, pooling, arguments.normalize, longest)?;
+        conversion.files.extend(files);
+    }
     print(&mut results(), &arguments.to, dtype, &conversion)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@ use crate::{
     numbers::whole,
     output::{results, tell},
     ranks,
+    running::Threads,
 };
 use albert::{
     data::{self, CorpusSettings, DataSettings, Dataset, Index, Objective, SplitSettings, TextLayout, Vocabulary},
@@ -23,10 +24,19 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert data build --tokenizer tokenizer.json -o data \"texts/*.txt\" --layout paragraphs
+  albert data build --tokenizer tokenizer.json -o data dump.jsonl.gz --field text --layout paragraphs corpus.duplicates=drop
+  zstdcat dump.zst | albert data build --tokenizer tokenizer.json -o data -")]
 pub(crate) struct Build {
-    /// Text files: one sentence per line, a blank line between documents
+    /// Text files: one sentence per line, a blank line between documents; also .gz and .zst; - is standard input
     #[arg(required = true)]
     input: Vec<PathBuf>,
+    /// Field of JSON Lines that holds the text; each line is a document [default: the files are text]
+    #[arg(long)]
+    field: Option<String>,
+    #[command(flatten)]
+    threads: Threads,
     /// Tokenizer: a tokenizer.json
     #[arg(long)]
     tokenizer: PathBuf,
@@ -56,6 +66,8 @@ enum Layout {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  albert data inspect data --tokenizer tokenizer.json --seq 128")]
 pub(crate) struct Inspect {
     /// Folder of shards
     data: PathBuf,
@@ -81,7 +93,10 @@ pub(crate) struct Inspect {
 
 pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Build(arguments) => ranks::run("cpu", |worker| build(arguments, &worker)),
+        Command::Build(arguments) => {
+            arguments.threads.choose();
+            ranks::run("cpu", |worker| build(arguments, &worker))
+        }
         Command::Inspect(arguments) => inspect(arguments),
     }
 }
@@ -92,16 +107,61 @@ fn build(arguments: &Build, Worker { device, communicator }: &Worker) -> Result<
         Layout::Sentences => TextLayout::Sentences,
         Layout::Paragraphs => TextLayout::Paragraphs,
     };
-    let corpus = CorpusSettings { layout, lossy: arguments.lossy, ..CorpusSettings::default() };
+    let mut corpus = CorpusSettings { layout, lossy: arguments.lossy, ..CorpusSettings::default() };
+    corpus.field.clone_from(&arguments.field);
     let mut split = SplitSettings::default();
     split.held_out = arguments.held_out.unwrap_or(split.held_out);
     split.seed = arguments.seed.unwrap_or(split.seed);
-    let sources = data::files(&arguments.input)?;
+    let (files, settings) = with_settings(&arguments.input);
+    let (corpus, split) = overridden(corpus, split, &settings)?;
+    let sources = data::files(&files)?;
     let build = || data::build(sources, &arguments.output, &corpus, &split, &tokenizer, communicator);
     let index = device.processor().install(build)?;
     report(&index);
-    tell!("written to {}", arguments.output.display());
+    let (train, held_out) = (&index.train, &index.held_out);
+    let dropped = match index.report.dropped_duplicates {
+        0 => String::new(),
+        1 => "; 1 duplicate was dropped".to_owned(),
+        count => format!("; {count} duplicates were dropped"),
+    };
+    tell!(
+        "{} documents, {} sentences, {} tokens written to {}{dropped}",
+        train.documents + held_out.documents,
+        train.sentences + held_out.sentences,
+        train.tokens + held_out.tokens,
+        arguments.output.display()
+    );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Files, and settings such as `corpus.duplicates=drop` among them: an argument with a `.` before its first `=` that is no file.
+fn with_settings(arguments: &[PathBuf]) -> (Vec<PathBuf>, Vec<&str>) {
+    let (mut files, mut settings) = (Vec::new(), Vec::new());
+    for argument in arguments {
+        let text = argument.to_str().unwrap_or_default();
+        let is_key = |key: &str| key.starts_with("corpus.") || key.starts_with("split.");
+        match text.split_once('=') {
+            Some((key, _)) if is_key(key) && !argument.exists() => settings.push(text),
+            _ => files.push(argument.clone()),
+        }
+    }
+    (files, settings)
+}
+
+/// The settings with those of the command line.
+fn overridden(
+    corpus: CorpusSettings,
+    split: SplitSettings,
+    settings: &[&str],
+) -> Result<(CorpusSettings, SplitSettings)> {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Both {
+        corpus: CorpusSettings,
+        split: SplitSettings,
+    }
+    let Both { corpus, split } = albert::train::with_settings(&Both { corpus, split }, settings)?;
+    Ok((corpus, split))
 }
 
 /// Prints the counts and remarks of a build to standard error.

@@ -8,6 +8,9 @@ use engine::{Cpu, IsaKind, TileKind, Tiles};
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert doctor
+  albert doctor --verify")]
 pub(crate) struct Arguments {
     /// Seconds for measuring peaks; 0 skips the measurement
     #[arg(long, default_value_t = 0.3)]

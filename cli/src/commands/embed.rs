@@ -1,21 +1,18 @@
 //! `albert embed`: one vector per line of text.
 
-use super::Precision;
 use crate::{
+    input::{Line, Lines},
     npy,
-    output::{results, tell},
-    roofline::Profiling,
+    output::tell,
+    running::{Running, Streaming},
 };
 use albert::embed::{Embedder, Pooling};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
-use engine::{
-    Device,
-    io::{check_output, write_atomically},
-};
+use engine::io::{check_output, limits::text::STANDARD_INPUT, write_atomically};
+use serde_json::json;
 use std::{
-    io::{BufWriter, Read, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -31,70 +28,84 @@ enum Pool {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert embed --model runs/model texts.txt --output vectors.npy
+  albert embed --model all-MiniLM-L6-v2 --json --with-input texts.txt.gz > vectors.jsonl
+  some-script | albert embed --model runs/model - | other-script")]
 pub(crate) struct Arguments {
     /// Model folder
     #[arg(long)]
     model: PathBuf,
-    /// Pooling of a line's tokens into one vector
-    #[arg(long, value_enum, default_value = "mean")]
-    pool: Pool,
-    /// Scale each vector to unit length
+    /// Pooling of a line's tokens into one vector [default: the folder's, or mean]
+    #[arg(long, value_enum)]
+    pool: Option<Pool>,
+    /// Scale each vector to unit length [default: as the folder says]
     #[arg(long)]
     normalize: bool,
     #[command(flatten)]
-    profile: Profiling,
-    /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
-    #[arg(long, alias = "dtype", default_value = "f32")]
-    precision: Precision,
-    /// Text file, one text per line [default: standard input]
-    input: Option<PathBuf>,
-    /// NumPy file [lines, H] in f32 [default: one JSON list per line on standard output]
-    #[arg(short, long)]
-    output: Option<PathBuf>,
+    running: Running,
+    #[command(flatten)]
+    streaming: Streaming,
+    /// File of texts, one per line, as --input [default: standard input]
+    #[arg(conflicts_with = "input", value_name = "INPUT")]
+    file: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let pooling = match arguments.pool {
+    let pooling = arguments.pool.map(|pool| match pool {
         Pool::Mean => Pooling::Mean,
         Pool::Cls => Pooling::Cls,
         Pool::Pooler => Pooling::Pooler,
-    };
-    arguments.output.as_ref().map_or(Ok(()), check_output)?;
-    let device = Device::cpu()?;
+    });
+    // A NumPy file begins with the number of its rows.
+    let results = &arguments.streaming.results;
+    let array = results.output.as_deref().filter(|path| path.extension().is_some_and(|ending| ending == "npy"));
+    array.map_or(Ok(()), check_output)?;
+    let mut out = if array.is_some() { None } else { Some(results.sink()?) };
+    let device = arguments.running.device()?;
     let mut embedder = Embedder::load(&arguments.model, pooling, device.clone())?;
-    embedder.profile().set(arguments.profile.on);
-    embedder.set_precision(arguments.precision.on(&device))?;
-    let texts = lines(arguments)?;
-    let embedded = embedder.embed(&texts, arguments.normalize)?;
-    if embedded.truncated > 0 {
-        tell!("{} lines exceeded the model's maximum length and were truncated", embedded.truncated);
-    }
-    arguments.profile.print(embedder.profile(), &device);
-    match &arguments.output {
-        Some(path) => {
-            let shape = [texts.len(), embedded.width];
-            write_atomically(path, |out| npy::write(out, "<f4", &shape, bytemuck::cast_slice(&embedded.vectors)))?;
-            tell!("{} vectors of {} written to {}", texts.len(), embedded.width, path.display());
+    embedder.profile().set(arguments.running.profile.on);
+    embedder.set_precision(arguments.running.precision.on(&device))?;
+    let input = arguments.file.as_ref().or(arguments.streaming.input.as_ref());
+    let mut lines = Lines::open(input.map_or(Path::new(STANDARD_INPUT), PathBuf::as_path))?;
+    let (mut count, mut width, mut truncated, mut all) = (0, 0, 0, Vec::new());
+    loop {
+        let batch = lines.batch(arguments.streaming.batch)?;
+        if batch.is_empty() {
+            break;
         }
-        None => {
-            let mut out = BufWriter::new(results());
-            for vector in embedded.vectors.chunks_exact(embedded.width) {
-                writeln!(out, "{}", serde_json::to_string(vector)?)?;
-            }
-            out.flush()?;
+        let texts: Vec<&str> = batch.iter().map(|line| line.text.as_str()).collect();
+        let embedded = embedder.embed(&texts, arguments.normalize)?;
+        (count, width, truncated) = (count + batch.len(), embedded.width, truncated + embedded.truncated);
+        match &mut out {
+            Some(out) => out.put(&in_lines(arguments, &batch, &embedded.vectors, embedded.width)?)?,
+            None => all.extend(embedded.vectors),
         }
     }
+    if truncated > 0 {
+        tell!("{truncated} lines exceeded the model's maximum length and were truncated");
+    }
+    arguments.running.profile.print(embedder.profile(), &device);
+    if let Some(path) = array {
+        let width = if count == 0 { embedder.width() } else { width };
+        write_atomically(path, |out| npy::write(out, "<f4", &[count, width], bytemuck::cast_slice(&all)))?;
+        tell!("{count} vectors of {width} written to {}", path.display());
+    }
+    out.map_or(Ok(()), crate::output::Sink::finish)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn lines(arguments: &Arguments) -> Result<Vec<String>> {
-    let text = match &arguments.input {
-        Some(path) => std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?,
-        None => {
-            let mut text = String::new();
-            std::io::stdin().lock().read_to_string(&mut text).context("standard input")?;
-            text
-        }
-    };
-    Ok(text.lines().map(str::to_owned).collect())
+/// One list or object per line of input.
+fn in_lines(arguments: &Arguments, batch: &[Line], vectors: &[f32], width: usize) -> Result<String> {
+    let mut text = String::new();
+    for (line, vector) in batch.iter().zip(vectors.chunks_exact(width)) {
+        let results = &arguments.streaming.results;
+        text += &match (results.json, results.with_input) {
+            (false, _) => serde_json::to_string(vector)?,
+            (true, false) => json!({ "embedding": vector }).to_string(),
+            (true, true) => json!({ "text": line.text, "embedding": vector }).to_string(),
+        };
+        text.push('\n');
+    }
+    Ok(text)
 }

@@ -1,9 +1,9 @@
 //! `albert evaluate`: metrics of fine-tuned models on labeled examples.
 
-use super::{Precision, finetune::figures};
+use super::finetune::figures;
 use crate::{
-    output::{results, tell},
-    roofline::Profiling,
+    output::{Sink, tell},
+    running::Running,
 };
 use albert::{
     finetune::{
@@ -14,13 +14,10 @@ use albert::{
 };
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use engine::{
-    Cpu, Device,
-    io::{check_output, write_atomically},
-};
+use engine::io::{check_output, write_atomically};
 use serde_json::{Value, json};
 use std::{
-    io::Write,
+    fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -40,6 +37,10 @@ enum Part {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert evaluate --model runs/film --data films
+  albert evaluate --model runs/film --data films/test.tsv --json | jq .figures.accuracy
+  albert evaluate --model runs/mnli --data glue --task mnli-mismatched --report mnli.html")]
 pub(crate) struct Arguments {
     /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
@@ -53,22 +54,19 @@ pub(crate) struct Arguments {
     /// Split to evaluate
     #[arg(long, value_enum, default_value = "dev")]
     split: Part,
-    /// Write metrics as JSON to this file; `-` is standard output
-    #[arg(long, value_name = "FILE")]
+    /// Print metrics as JSON; with a file, write them there and print them as lines
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
+    /// File for what is printed; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Write metrics and confusion matrix as an HTML page to this file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
-    #[arg(long, default_value = "cpu")]
-    device: String,
     #[command(flatten)]
     threshold: NullThreshold,
-    /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
-    #[arg(long, default_value = "f32")]
-    precision: Precision,
     #[command(flatten)]
-    profile: Profiling,
+    running: Running,
 }
 
 /// Options for the null score above which a question has no answer.
@@ -120,10 +118,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     for path in json.into_iter().chain(&arguments.report) {
         check_output(path)?;
     }
-    let device = Device::named(&arguments.device, Cpu::detect()?)?;
+    let out = Sink::create(arguments.output.as_deref())?;
+    let device = arguments.running.device()?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
-    predictor.set_precision(arguments.precision.on(&device))?;
-    predictor.profile().set(arguments.profile.on);
+    predictor.set_precision(arguments.running.precision.on(&device))?;
+    predictor.profile().set(arguments.running.profile.on);
     arguments.threshold.set(&mut predictor)?;
     let task = as_task(predictor.task(), arguments.task.as_deref())?;
     let source = DataSource { task: task.name, settings: &task.data };
@@ -140,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let examples = reader.take(usize::MAX)?;
     reader.remarks().iter().for_each(|remark| tell!("note: {remark}"));
     let predictions = predictor.predict(&examples)?;
-    arguments.profile.print(predictor.profile(), &device);
+    arguments.running.profile.print(predictor.profile(), &device);
     let measured = measure(&task, &examples, &predictions)?
         .with_context(|| format!("{}: no example has a label; use albert predict", arguments.data.display()))?;
     tell!("{}", figures(&measured));
@@ -157,25 +156,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         sections.extend(threshold_panel(&measured).map(|panel| Section::Panels(vec![panel])));
         write_html(path, &title, &sections)?;
     }
-    print(&measured, arguments.json.as_deref())?;
+    print(out, &measured, arguments.json.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the metrics: as lines to standard output, and as JSON to `json` if given; `-` prints JSON only.
-fn print(measured: &Measured, json: Option<&Path>) -> Result<()> {
-    let mut out = results();
+/// Writes the metrics: as lines to `out`, and as JSON to `json` if given; for `-` as JSON alone to `out`.
+fn print(mut out: Sink, measured: &Measured, json: Option<&Path>) -> Result<()> {
+    let mut text = String::new();
     match json {
-        Some(path) if path == Path::new(STANDARD_OUTPUT) => return Ok(writeln!(out, "{}", as_json(measured)?)?),
-        Some(path) => {
-            let text = as_json(measured)?;
-            write_atomically(path, |out| writeln!(out, "{text}"))?;
+        Some(path) if path == Path::new(STANDARD_OUTPUT) => text = as_json(measured)? + "\n",
+        _ => {
+            for (name, value) in &measured.figures {
+                let _ = writeln!(text, "{name}\t{value}");
+            }
         }
-        None => {}
     }
-    for (name, value) in &measured.figures {
-        writeln!(out, "{name}\t{value}")?;
+    if let Some(path) = json.filter(|path| *path != Path::new(STANDARD_OUTPUT)) {
+        let text = as_json(measured)?;
+        write_atomically(path, |out| writeln!(out, "{text}"))?;
     }
-    Ok(())
+    out.put(&text)?;
+    out.finish()
 }
 
 /// JSON of the measurements, with the figures as an object by name.

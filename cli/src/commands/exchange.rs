@@ -12,6 +12,8 @@ use engine::{Communicator, Init, LaneSums, Lanes, ParamBuilder, philox::Stream};
 use std::{io::Write, process::ExitCode, time::Instant};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  mpirun -n 4 albert exchange --megabytes 47")]
 pub(crate) struct Arguments {
     /// Megabytes of gradients; those of base are 47
     #[arg(long, default_value_t = 47, value_parser = whole::<1, usize>)]

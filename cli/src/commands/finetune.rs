@@ -1,6 +1,7 @@
 //! `albert finetune`: trains a pre-trained model on the examples of a task.
 
 use super::{
+    plan::{self, Planner},
     pretrain::{memory_text, tell_start},
     with_precision,
 };
@@ -10,14 +11,17 @@ use crate::{
     progress::{Progress, duration},
     ranks,
     roofline::{self, Profiling},
+    running::Threads,
     signals,
 };
 use albert::{
     checkpoint::ModelFolder,
     finetune::{
-        self, DataSource, DevFigures, FinetuneDetails, FinetuneFigures, FinetuneRecipe, FinetuneSources,
-        FinetuneSummary, Finetuning, HeadOrigin, Loaded, Measured, Preset, SeedSummary, Task, TaskName,
+        self, DataFiles, DataSource, DevFigures, Examples, FinetuneDetails, FinetuneFigures, FinetuneRecipe,
+        FinetuneSources, FinetuneSummary, Finetuning, HeadOrigin, Loaded, Measured, Preset, SeedSummary, Task,
+        TaskName,
     },
+    tasks::{Label, Problem},
     train::{EvaluationRecord, Observer, Outcome, StartMode, Started, StepReport, Worker},
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -28,7 +32,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::atomic::AtomicBool,
+    sync::{Arc, atomic::AtomicBool},
 };
 
 /// Named hyperparameters.
@@ -41,6 +45,10 @@ enum PresetName {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert finetune classify --model runs/model --train films.tsv --dev more.tsv -o runs/film
+  albert finetune mnli --model runs/albert-base --data glue -o runs/mnli optimizer.learning_rate=3e-5
+  albert finetune squad2 --model runs/albert-base --data squad -o runs/squad --seeds 5")]
 pub(crate) struct Arguments {
     /// cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, squad1, squad2, race; or, in custom files,
     /// classify, regress, tag, choice, qa
@@ -55,8 +63,14 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "model", conflicts_with = "from")]
     from_scratch: bool,
     /// Folder of the examples: GLUE, SQuAD or RACE as published, or custom train and dev files
-    #[arg(long)]
-    data: PathBuf,
+    #[arg(long, required_unless_present = "train", conflicts_with = "train")]
+    data: Option<PathBuf>,
+    /// File of the training examples, also .gz and .zst, instead of a folder
+    #[arg(long, value_name = "FILE")]
+    train: Option<PathBuf>,
+    /// File of the dev examples [default: a share of the training examples]
+    #[arg(long, value_name = "FILE", requires = "train")]
+    dev: Option<PathBuf>,
     /// Run folder
     #[arg(short, long)]
     output: PathBuf,
@@ -72,9 +86,12 @@ pub(crate) struct Arguments {
     /// Optimizer steps; sets schedule.steps
     #[arg(long, value_parser = whole::<1, u64>)]
     steps: Option<u64>,
-    /// Override a setting, such as optimizer.learning_rate=3e-5; may be repeated
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    /// Settings that override the recipe, such as optimizer.learning_rate=3e-5
+    #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
+    /// Override a setting; may be repeated
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE", hide = true)]
+    set: Vec<String>,
     /// Number of runs with different seeds, one after another, each in OUTPUT/seed-N
     #[arg(long, default_value_t = 1, value_parser = whole::<1, u64>)]
     seeds: u64,
@@ -85,25 +102,49 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
+    threads: Threads,
+    /// Print what the run will take, from a few steps of it, and write nothing
+    #[arg(long, conflicts_with = "resume")]
+    dry_run: bool,
+    /// With --dry-run: print JSON
+    #[arg(long, requires = "dry_run")]
+    json: bool,
+    /// Seed of the run, or of the first of several
+    #[arg(long, value_parser = whole::<0, u64>)]
+    seed: Option<u64>,
+    #[command(flatten)]
     profile: Profiling,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!((1..=1000).contains(&arguments.seeds), "--seeds {}: expected 1 to 1000", arguments.seeds);
     let name: TaskName = arguments.task.parse()?;
-    ensure!(
-        arguments.data.is_dir(),
-        "{}: no such folder; --data names the folder of the examples",
-        arguments.data.display()
-    );
+    arguments.threads.choose();
+    let files = match (&arguments.data, &arguments.train) {
+        (Some(folder), _) => {
+            ensure!(folder.is_dir(), "{}: no such folder; --data names the folder of the examples", folder.display());
+            DataFiles::Folder(folder)
+        }
+        (None, train) => {
+            let train = train.as_deref().context("no examples given: use --data DIR or --train FILE")?;
+            DataFiles::Files { train, dev: arguments.dev.as_deref() }
+        }
+    };
     let recipe = recipe(arguments, name)?;
-    let Loaded { problem, train, dev, remarks } =
-        DataSource { task: name, settings: &recipe.data }.load(&arguments.data)?;
+    let Loaded { problem, train, dev, remarks } = DataSource { task: name, settings: &recipe.data }.load(files)?;
     remarks.iter().for_each(|remark| tell!("note: {remark}"));
+    for (name, examples) in [("train", Some(&train)), ("dev", dev.as_ref())] {
+        if let Some(examples) = examples {
+            tell!("{name}: {}", counted(examples, &problem));
+        }
+    }
     let task = Task::new(name, problem, &recipe);
     let sources = FinetuneSources { task: &task, train: &train, dev: dev.as_ref() };
     let stop = signals::stop_flag()?;
     ranks::run(&arguments.device, |worker| {
+        if arguments.dry_run {
+            return dry_run(arguments, &recipe, &sources, worker, &stop);
+        }
         if arguments.seeds > 1 {
             return run_seeds(arguments, &recipe, &sources, &worker, &stop);
         }
@@ -114,12 +155,72 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
+/// A few steps in a folder that is removed, and what they say about the run.
+fn dry_run(
+    arguments: &Arguments,
+    recipe: &FinetuneRecipe,
+    sources: &FinetuneSources<'_>,
+    worker: Worker,
+    stop: &Arc<AtomicBool>,
+) -> Result<ExitCode> {
+    /// Files of a run.
+    const FILES: &[&str] = &[
+        "config.toml",
+        "metrics.jsonl",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "task.json",
+        "report.html",
+        "predictions.jsonl",
+        "summary.json",
+    ];
+    let often =
+        plan::Often { evaluation: recipe.evaluation.interval, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
+    let mut planner = Planner::new(Arc::clone(stop));
+    let folder = tempfile::tempdir()?;
+    let mut short = recipe.clone();
+    short.evaluation.interval = plan::INTERVAL;
+    short.compute = with_precision(&recipe.compute, &worker.device, folder.path());
+    finetune::finetune(&short, sources, folder.path(), StartMode::New, worker, stop, &mut planner)?;
+    planner.print(&arguments.output, FILES, often, arguments.json)
+}
+
+/// The number of examples, and of those with each label; the largest of many.
+fn counted(examples: &Examples, problem: &Problem) -> String {
+    const SHOWN: usize = 20;
+    let mut text = format!("{} examples", examples.len());
+    let labels = problem.labels();
+    let mut counts = vec![0usize; labels.len()];
+    match examples {
+        Examples::Texts(list) => list.iter().for_each(|one| {
+            if let Some(Label::Class(class)) = one.label {
+                counts[class as usize] += 1;
+            }
+        }),
+        Examples::Tagged(list) => list.iter().flat_map(|one| &one.tags).for_each(|&tag| counts[tag as usize] += 1),
+        _ => {}
+    }
+    let mut both: Vec<(&String, usize)> = labels.iter().zip(counts).collect();
+    if both.len() > SHOWN {
+        both.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    }
+    let shown: Vec<String> = both.iter().take(SHOWN).map(|(label, count)| format!("{label} {count}")).collect();
+    if !shown.is_empty() {
+        let more = both.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        text += &format!(", labels: {}{more}", shown.join(", "));
+    }
+    text
+}
+
 /// The recipe of the run: defaults of the model's size or the preset, the file over it, and the settings over both.
 fn recipe(arguments: &Arguments, task: TaskName) -> Result<FinetuneRecipe> {
     let mut settings = Vec::new();
     settings.extend(arguments.epochs.map(|epochs| format!("schedule.epochs={epochs:?}")));
     settings.extend(arguments.steps.map(|steps| format!("schedule.steps={steps}")));
-    settings.extend(arguments.settings.iter().cloned());
+    settings.extend(arguments.seed.map(|seed| format!("seed={seed}")));
+    settings.extend(arguments.set.iter().chain(&arguments.settings).cloned());
     let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()));
     if arguments.resume {
         let run = if arguments.seeds > 1 { arguments.output.join("seed-1") } else { arguments.output.clone() };

@@ -1,9 +1,10 @@
 //! `albert forward`: writes the tensors of a model on given ids to one file, for comparison with another implementation.
 
-use super::Precision;
 use crate::{
+    commands::Precision,
+    input::{Lines, name_of},
     output::{results, tell},
-    roofline::Profiling,
+    running::Running,
 };
 use albert::{
     forward::{Deviation, Example, Forward, NamedTensor, OutputSelection, deviations},
@@ -11,10 +12,7 @@ use albert::{
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use engine::{
-    Device,
-    io::{Data, TensorOut, check_output, save_safetensors},
-};
+use engine::io::{Data, TensorOut, check_output, save_safetensors};
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -22,6 +20,10 @@ use std::{
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert forward --model runs/model --text \"the river\" --layers -o hidden.safetensors
+  albert forward --model runs/model --ids batch.jsonl --loss --gradients -o gradients.safetensors
+  echo '{\"input_ids\": [2, 7, 3]}' | albert forward --model runs/model --ids - -o hidden.safetensors")]
 pub(crate) struct Arguments {
     /// Model folder: config.json and model.safetensors
     #[arg(long)]
@@ -29,7 +31,7 @@ pub(crate) struct Arguments {
     /// Text to run; may be repeated. Requires the folder's tokenizer
     #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
     text: Vec<String>,
-    /// File of JSON lines: input_ids and optionally attention_mask, token_type_ids, labels, sentence_order_label,
+    /// File of JSON lines (- is standard input; .gz and .zst are read): input_ids and optionally attention_mask, token_type_ids, labels, sentence_order_label,
     /// start_positions, end_positions; a list of lists is the choices of one question
     #[arg(long)]
     ids: Option<PathBuf>,
@@ -49,23 +51,23 @@ pub(crate) struct Arguments {
     #[arg(long)]
     gradients: bool,
     #[command(flatten)]
-    profile: Profiling,
-    /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
-    #[arg(long, alias = "dtype", default_value = "f32")]
-    precision: Precision,
+    running: Running,
+    /// Print the names and shapes of the tensors as JSON, one object per line
+    #[arg(long)]
+    json: bool,
     /// Also run in f32 and print the deviation of each tensor
     #[arg(long)]
     compare: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if arguments.gradients && arguments.precision == Precision::Is(engine::Precision::Int8) {
+    if arguments.gradients && arguments.running.precision == Precision::Is(engine::Precision::Int8) {
         bail!("--gradients needs another --precision than int8, which has no backward pass");
     }
     check_output(&arguments.output)?;
-    let device = Device::cpu()?;
+    let device = arguments.running.device()?;
     let mut forward = Forward::load(&arguments.model, device.clone())?;
-    forward.profile().set(arguments.profile.on);
+    forward.profile().set(arguments.running.profile.on);
     report(&forward);
     let examples = match &arguments.ids {
         Some(path) => from_lines(path, &forward)?,
@@ -77,13 +79,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         loss: arguments.loss,
         gradients: arguments.gradients,
     };
-    forward.set_precision(arguments.precision.on(&device))?;
+    forward.set_precision(arguments.running.precision.on(&device))?;
     let mut all = run_all(&mut forward, &examples, selection)?;
     if arguments.gradients {
         all.extend(forward.gradients()?);
     }
-    arguments.profile.print(forward.profile(), &device);
+    arguments.running.profile.print(forward.profile(), &device);
     save(&arguments.output, &all)?;
+    if arguments.json {
+        let mut out = results();
+        for tensor in &all {
+            writeln!(out, "{}", serde_json::json!({ "name": tensor.name, "shape": tensor.shape }))?;
+        }
+    }
     if arguments.compare {
         compare(&mut forward, &examples, selection, &all)?;
     }
@@ -142,15 +150,19 @@ fn report(forward: &Forward) {
 }
 
 fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Example>> {
-    let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
+    let (mut lines, mut examples) = (Lines::open(path)?, Vec::new());
     let config = forward.model().config();
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let examples: Vec<Example> = lines
-        .map(|(i, line)| Example::from_json(line, config).with_context(|| format!("{name}:{}", i + 1)))
-        .collect::<Result<_>>()?;
+    loop {
+        let batch = lines.batch(usize::MAX)?;
+        if batch.is_empty() {
+            break;
+        }
+        for line in batch.iter().filter(|line| !line.text.trim().is_empty()) {
+            examples.push(Example::from_json(&line.text, config).with_context(|| lines.place(line))?);
+        }
+    }
     if examples.is_empty() {
-        bail!("{name}: the file has no lines");
+        bail!("{}: the file has no lines", name_of(path));
     }
     Ok(examples)
 }

@@ -4,6 +4,7 @@ use crate::{
     numbers::{whole, with_suffix},
     output::{results, tell},
 };
+use albert::pretrain::{PretrainRecipe, settings_of};
 use albert::{
     checkpoint::Heads,
     config::AlbertConfig,
@@ -20,9 +21,16 @@ use measure::cases::{Mode, Ready, Step, Work};
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert info base
+  albert info mine.toml model.hidden_size=512
+  albert info xxlarge --ranks 1,8,64 --network 100G --rate 1.5T")]
 pub(crate) struct Arguments {
-    /// Preset (base, large, xlarge, xxlarge, tiny, ...), model folder or config.json
+    /// Preset (base, large, xlarge, xxlarge, tiny, ...), model folder, config.json, or recipe in TOML
     model: String,
+    /// Settings over those of the preset or recipe, such as model.hidden_size=512
+    #[arg(value_name = "SECTION.KEY=VALUE")]
+    settings: Vec<String>,
     /// Batch size for FLOPs and memory
     #[arg(long, default_value_t = 8, value_parser = whole::<1, usize>)]
     batch: usize,
@@ -50,6 +58,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.ranks.is_empty()
+        && let Some(recipe) = recipe(arguments)?
+    {
+        return of_recipe(arguments, &recipe);
+    }
     let config = config(&arguments.model)?;
     if !arguments.ranks.is_empty() {
         return predict(arguments, &config);
@@ -70,6 +83,48 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         print(&mut out, &arguments.model, &report)?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The recipe of the arguments: a file in TOML, or a preset with settings; `None` for a model alone.
+fn recipe(arguments: &Arguments) -> Result<Option<PretrainRecipe>> {
+    let path = Path::new(&arguments.model);
+    let is_file = path.extension().is_some_and(|ending| ending == "toml");
+    let recipe = if is_file {
+        let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        PretrainRecipe::from_toml(&text, &arguments.settings).with_context(|| path.display().to_string())?
+    } else if arguments.settings.is_empty() {
+        return Ok(None);
+    } else {
+        let model = settings_of(&config(&arguments.model)?);
+        let settings: Vec<String> = model.into_iter().chain(arguments.settings.iter().cloned()).collect();
+        PretrainRecipe::from_toml("", &settings)?
+    };
+    recipe.warnings().iter().for_each(|warning| tell!("warning: {warning}"));
+    Ok(Some(recipe))
+}
+
+/// Prints what a recipe trains, and on how much.
+fn of_recipe(arguments: &Arguments, recipe: &PretrainRecipe) -> Result<ExitCode> {
+    let length = arguments.seq.unwrap_or(recipe.data.instances.max_sequence_length);
+    let batch = &recipe.data.batch;
+    let sequences = (batch.max_tokens / length.max(1)).clamp(1, batch.max_sequences.max(1));
+    let training = Training { activation_bytes: 4, checkpointing: arguments.checkpointing };
+    let report = Report::new(&recipe.model, pre_training(sequences, length), training);
+    let mut out = results();
+    if arguments.json {
+        let recipe = serde_json::to_value(recipe)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&serde_json::json!({ "recipe": recipe, "model": report }))?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let base = recipe.base().map_or(String::new(), |base| format!(" (recipe {base})"));
+    print(&mut out, &format!("{}{base}", arguments.model), &report)?;
+    let schedule = &recipe.schedule;
+    let per_step = batch.sequences_per_step.max(sequences);
+    writeln!(out, "\nschedule")?;
+    writeln!(out, "  steps                   {:>12}", thousands(schedule.steps))?;
+    writeln!(out, "  sequences a step        {:>12}", thousands(per_step as u64))?;
+    writeln!(out, "  tokens a step, at most  {:>12}", thousands((per_step * length) as u64))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,17 +1,25 @@
 //! `albert pretrain`: trains a model from a recipe, shards and a tokenizer.
 
-use super::{deadline::Deadline, with_precision};
+use super::{
+    deadline::Deadline,
+    plan::{self, Planner},
+    with_precision,
+};
 use crate::{
+    numbers::whole,
     output::tell,
     progress::{Progress, duration},
     ranks,
     roofline::{self, Profiling},
+    running::Threads,
     signals,
 };
 use albert::{
+    checkpoint::{Heads, ModelFolder},
+    cost::ParameterCounts,
     pretrain::{
         self, HeldOutFigures, PretrainDetails, PretrainFigures, PretrainRecipe, PretrainSources, PretrainSummary,
-        Pretraining, RECIPES,
+        Pretraining, RECIPES, settings_of,
     },
     tokenizer::Tokenizer,
     train::{EvaluationRecord, MemoryPlan, Observer, Outcome, StartMode, Started, StepReport, Worker},
@@ -27,8 +35,13 @@ use std::{
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert pretrain small --data data --tokenizer tokenizer.json -o runs/small
+  albert pretrain mine.toml -o runs/mine schedule.steps=20000 optimizer.learning_rate=0.001
+  albert pretrain --from albert-base-v2 --data data -o runs/further schedule.steps=5000
+  albert pretrain --resume -o runs/mine")]
 pub(crate) struct Arguments {
-    /// PretrainRecipe in TOML, or the name of a built-in one; with --resume the run's own by default
+    /// Recipe in TOML, or the name of a built-in one; with --resume the run's own by default
     recipe: Option<String>,
     /// Settings that override the recipe, such as optimizer.learning_rate=0.001
     #[arg(value_name = "SECTION.KEY=VALUE")]
@@ -42,9 +55,24 @@ pub(crate) struct Arguments {
     /// Tokenizer that the shards were built with; sets input.tokenizer
     #[arg(long)]
     tokenizer: Option<PathBuf>,
+    /// Model to go on from, a Hugging Face folder or a Google checkpoint: its weights, its shape, and its tokenizer unless
+    /// --tokenizer is given
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    from: Option<PathBuf>,
     /// Resume from the newest intact checkpoint in the folder
     #[arg(long)]
     resume: bool,
+    /// Print what the run will take, from a few steps of it, and write nothing
+    #[arg(long, conflicts_with = "resume")]
+    dry_run: bool,
+    /// With --dry-run: print JSON
+    #[arg(long, requires = "dry_run")]
+    json: bool,
+    /// Seed of the run; sets seed
+    #[arg(long, value_parser = whole::<0, u64>)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    threads: Threads,
     /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -53,13 +81,64 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let recipe = recipe(arguments)?;
+    arguments.threads.choose();
+    let mut recipe = recipe(arguments)?;
+    if let Some(memory) = plan::available_memory() {
+        // A fifth stays for the system and what is not planned.
+        if let Some(tokens) = recipe.fit_batch(memory / 5 * 4)? {
+            tell!("a batch of {tokens} tokens fits the memory (data.batch.max_tokens in config.toml)");
+        }
+    }
     let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
+    plan::expect_room(ParameterCounts::with_heads(&recipe.model, Heads::PRE_TRAINING))?;
     let stop = signals::stop_flag()?;
     ranks::run(&arguments.device, |worker| {
+        if arguments.dry_run {
+            return dry_run(arguments, &recipe, worker, &stop);
+        }
         let outcome = train(&recipe, &arguments.output, mode, worker, arguments.profile, None, &stop)?;
         Ok(finish(&outcome, &arguments.output))
     })
+}
+
+/// A few steps in a folder that is removed, and what they say about the run.
+fn dry_run(arguments: &Arguments, recipe: &PretrainRecipe, worker: Worker, stop: &Arc<AtomicBool>) -> Result<ExitCode> {
+    let often =
+        plan::Often { evaluation: recipe.evaluation.interval, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
+    let mut planner = Planner::new(Arc::clone(stop));
+    let mut short = recipe.clone();
+    short.evaluation.interval = plan::INTERVAL;
+    short.run.checkpoint_interval = Some(plan::INTERVAL);
+    let folder = tempfile::tempdir()?;
+    let sources = inputs(&short)?;
+    short.compute = with_precision(&short.compute, &worker.device, folder.path());
+    pretrain::pretrain(&short, &sources, folder.path(), StartMode::New, worker, stop, &mut planner)?;
+    planner.print(&arguments.output, FILES, often, arguments.json)
+}
+
+/// Files of a run.
+const FILES: &[&str] = &[
+    "config.toml",
+    "metrics.jsonl",
+    "curves.svg",
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "last/",
+    "checkpoints/",
+];
+
+/// The shards of a recipe, with its tokenizer.
+fn inputs(recipe: &PretrainRecipe) -> Result<PretrainSources> {
+    let input = &recipe.input;
+    for (path, what, flag) in [
+        (&input.data, "shards", "--data DIR or input.data in the recipe; albert data build creates them"),
+        (&input.tokenizer, "tokenizer", "--tokenizer FILE or input.tokenizer in the recipe"),
+    ] {
+        anyhow::ensure!(!path.as_os_str().is_empty(), "no {what} given: use {flag}");
+    }
+    let tokenizer = Tokenizer::load(&input.tokenizer)?;
+    Ok(PretrainSources::open(&input.data, &tokenizer)?)
 }
 
 fn recipe(arguments: &Arguments) -> Result<PretrainRecipe> {
@@ -76,8 +155,13 @@ fn recipe(arguments: &Arguments) -> Result<PretrainRecipe> {
             settings.push(format!("{key}={path:?}"));
         }
     }
+    if let Some(folder) = &arguments.from {
+        settings.splice(0..0, going_on(folder, arguments.tokenizer.is_none())?);
+    }
+    settings.extend(arguments.seed.map(|seed| format!("seed={seed}")));
     let own = arguments.output.join("config.toml");
     let file = match named {
+        None if arguments.from.is_some() => return Ok(PretrainRecipe::from_toml("", &settings)?),
         None if arguments.resume => own,
         None => bail!("no recipe given; expected a TOML file or one of:\n{}", known_recipes()),
         Some(name) if RECIPES.iter().any(|recipe| recipe.name == name) => {
@@ -90,6 +174,25 @@ fn recipe(arguments: &Arguments) -> Result<PretrainRecipe> {
     };
     let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
     PretrainRecipe::from_toml(&text, &settings).with_context(|| file.display().to_string())
+}
+
+/// Settings of a run that goes on from the model in `folder`; with the path of its tokenizer if that is wanted.
+fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<String>> {
+    let files = ModelFolder::open(folder)?;
+    let path = |path: &Path| Ok::<_, anyhow::Error>(path.to_str().context("the path must be UTF-8")?.to_owned());
+    let mut settings = vec![format!("input.start_from={:?}", path(folder)?)];
+    settings.extend(settings_of(&files.config().config));
+    // A model for one task lacks the heads of pre-training.
+    let heads = ["predictions", "sop_classifier", "albert.pooler", "pooler"];
+    let report = files.load(Heads::PRE_TRAINING, &heads, |_, _| Ok(()))?;
+    if !report.fresh.is_empty() {
+        tell!("{} lacks {}, which begin with random values", folder.display(), report.fresh.join(", "));
+        settings.push(format!("input.fresh={:?}", report.fresh));
+    }
+    if with_tokenizer {
+        settings.push(format!("input.tokenizer={:?}", path(files.path())?));
+    }
+    Ok(settings)
 }
 
 /// Built-in recipes, one per line.
@@ -107,15 +210,7 @@ pub(crate) fn train(
     deadline: Option<Deadline>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Outcome<PretrainSummary>> {
-    let input = &recipe.input;
-    for (path, what, flag) in [
-        (&input.data, "shards", "--data DIR or input.data in the recipe; albert data build creates them"),
-        (&input.tokenizer, "tokenizer", "--tokenizer FILE or input.tokenizer in the recipe"),
-    ] {
-        anyhow::ensure!(!path.as_os_str().is_empty(), "no {what} given: use {flag}");
-    }
-    let tokenizer = Tokenizer::load(&input.tokenizer)?;
-    let sources = PretrainSources::open(&input.data, &tokenizer)?;
+    let sources = inputs(recipe)?;
     let worker = worker.into();
     let mut recipe = recipe.clone();
     recipe.compute = with_precision(&recipe.compute, &worker.device, folder);

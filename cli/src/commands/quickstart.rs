@@ -11,6 +11,7 @@ use crate::{
     output::{results, tell},
     progress::duration,
     roofline::Profiling,
+    running::Threads,
     signals,
 };
 use albert::{
@@ -59,6 +60,9 @@ const PROMPTS: usize = 5;
 const WORDS: std::ops::RangeInclusive<usize> = 7..=14;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert quickstart
+  albert quickstart --minutes 20 -o runs/longer --precision auto")]
 pub(crate) struct Arguments {
     /// Total time in minutes, from the text to the filled masks
     #[arg(long, default_value_t = 3.5)]
@@ -73,6 +77,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "f32")]
     precision: Precision,
     #[command(flatten)]
+    threads: Threads,
+    #[command(flatten)]
     profile: Profiling,
     /// Settings that override the recipe, such as model.hidden_size=128
     #[arg(value_name = "SECTION.KEY=VALUE")]
@@ -81,6 +87,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let started = Instant::now();
+    arguments.threads.choose();
     let minutes = arguments.minutes;
     ensure!(minutes > 0.0 && minutes <= 10_000.0, "--minutes {minutes}: expected more than 0, at most 10000");
     let folder = arguments.output.clone();

@@ -1,21 +1,24 @@
 //! `albert tokenizer`: train a vocabulary, encode lines of text, decode lines of ids.
 
 use crate::{
+    input::{Line, Lines},
     numbers::whole,
-    output::{results, tell},
+    output::{Sink, tell},
     ranks,
+    running::Threads,
 };
 use albert::{
-    data,
+    data::{self, CorpusSettings},
     tokenizer::{self, Progress, Tokenizer, TrainerConfig},
     train::Worker,
 };
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use engine::io::{check_output, write_atomically};
+use engine::io::{check_output, limits::text::STANDARD_INPUT, write_atomically};
+use serde_json::json;
 use std::{
-    io::{BufRead, BufWriter, Write},
-    path::PathBuf,
+    fmt::Write as _,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -32,10 +35,19 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert tokenizer train \"texts/*.txt\" --vocab-size 30000 -o tokenizer.json
+  zcat dump.jsonl.gz | albert tokenizer train --field text -o tokenizer.json -")]
 pub(crate) struct Train {
-    /// Text files, one sentence per line; a quoted pattern such as "texts/*.txt" is its files in order
+    /// Text files, one sentence per line, also .gz and .zst; a quoted pattern such as "texts/*.txt" is its files in order; - is
+    /// standard input
     #[arg(required = true)]
     input: Vec<PathBuf>,
+    /// Field of JSON Lines that holds the text [default: the files are text]
+    #[arg(long)]
+    field: Option<String>,
+    #[command(flatten)]
+    threads: Threads,
     /// Output file
     #[arg(short, long, default_value = "tokenizer.json")]
     output: PathBuf,
@@ -51,6 +63,9 @@ pub(crate) struct Train {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert tokenizer encode --tokenizer tokenizer.json texts.txt -o ids.txt
+  echo \"the river\" | albert tokenizer encode --tokenizer runs/model --json -")]
 pub(crate) struct Encode {
     /// Tokenizer: tokenizer.json, spiece.model, vocab.txt, or a model folder with one of them
     #[arg(long)]
@@ -58,16 +73,47 @@ pub(crate) struct Encode {
     /// Put [CLS] before and [SEP] after each text
     #[arg(long)]
     specials: bool,
+    #[command(flatten)]
+    files: Files,
+    /// Print JSON, one object per line: ids, pieces, and the bytes of each piece in the text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    threads: Threads,
+}
+
+/// Input and output of lines.
+#[derive(Debug, Args)]
+pub(crate) struct Files {
+    /// File of lines, also .gz and .zst; - is standard input, the default
+    #[arg(value_name = "INPUT")]
+    input: Option<PathBuf>,
+    /// File for the results, which appears when all are written; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Files {
+    fn open(&self) -> Result<(Lines, Sink)> {
+        let input = self.input.as_deref().unwrap_or(Path::new(STANDARD_INPUT));
+        Ok((Lines::open(input)?, Sink::create(self.output.as_deref())?))
+    }
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  albert tokenizer decode --tokenizer tokenizer.json ids.txt")]
 pub(crate) struct Decode {
     /// Tokenizer: tokenizer.json, spiece.model, vocab.txt, or a model folder with one of them
     #[arg(long)]
     tokenizer: PathBuf,
+    #[command(flatten)]
+    files: Files,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  albert tokenizer convert --tokenizer tokenizer.json -o spiece.model")]
 pub(crate) struct Convert {
     /// Tokenizer: tokenizer.json, spiece.model, vocab.txt, or a model folder with one of them
     #[arg(long)]
@@ -78,6 +124,10 @@ pub(crate) struct Convert {
 }
 
 pub(crate) fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Train(Train { threads, .. }) | Command::Encode(Encode { threads, .. }) => threads.choose(),
+        _ => {}
+    }
     match command {
         Command::Train(arguments) => return ranks::run("cpu", |worker| train(arguments, worker)),
         Command::Encode(arguments) => encode(arguments),
@@ -96,7 +146,8 @@ fn train(arguments: &Train, Worker { device, communicator }: Worker) -> Result<E
         config.character_coverage = coverage;
     }
     let sources = data::files(&arguments.input)?;
-    let count = || data::count_words(&sources, arguments.lossy, &config, &communicator);
+    let corpus = CorpusSettings { field: arguments.field.clone(), lossy: arguments.lossy, ..CorpusSettings::default() };
+    let count = || data::count_words(&sources, &corpus, &config, &communicator);
     let words = device.processor().install(count)?;
     if communicator.is_first() {
         // The other ranks wait, and leave their cores of this host.
@@ -129,71 +180,77 @@ pub(crate) fn report(progress: Progress) {
     }
 }
 
-/// The line without its line break, or the first byte that is not UTF-8.
-fn text_of(line: &[u8]) -> Result<&str, String> {
-    let text = std::str::from_utf8(line).map_err(|error| {
-        let at = error.valid_up_to();
-        format!("invalid UTF-8 at byte {} (0x{:02X})", at + 1, line[at])
-    })?;
-    Ok(text.trim_end_matches(['\n', '\r']))
-}
-
-/// Texts that are encoded together: enough to keep all cores busy, few enough for early output.
+/// Texts that are encoded together: enough to keep all cores busy.
 const BATCH: usize = 4096;
 
 fn encode(arguments: &Encode) -> Result<()> {
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
-    let specials = tokenizer.specials();
-    let mut out = BufWriter::new(results());
-    let mut input = std::io::stdin().lock();
+    let (mut lines, mut out) = arguments.files.open()?;
     let cpu = engine::Cpu::detect()?;
-    let mut lines = 0u64;
+    let specials = tokenizer.specials();
+    let around = if arguments.specials { (Some(specials.cls), Some(specials.sep)) } else { (None, None) };
     loop {
-        let mut texts = Vec::with_capacity(BATCH);
-        let mut line = Vec::new();
-        while texts.len() < BATCH && input.read_until(b'\n', &mut line).context("standard input")? > 0 {
-            lines += 1;
-            let text = text_of(&line).map_err(|problem| anyhow!("standard input, line {lines}: {problem}"))?;
-            texts.push(text.to_owned());
-            line.clear();
-        }
-        if texts.is_empty() {
+        let batch = lines.batch(BATCH)?;
+        if batch.is_empty() {
             break;
         }
-        for ids in cpu.install(|| tokenizer.encode_batch(&texts))? {
-            let (before, behind) =
-                if arguments.specials { (Some(specials.cls), Some(specials.sep)) } else { (None, None) };
-            let mut separator = "";
-            for id in before.into_iter().chain(ids).chain(behind) {
-                write!(out, "{separator}{id}")?;
-                separator = " ";
+        let mut text = String::new();
+        if arguments.json {
+            for line in &batch {
+                text += &pieces(&tokenizer, line, around).with_context(|| lines.place(line))?;
             }
-            writeln!(out)?;
+        } else {
+            let texts: Vec<&str> = batch.iter().map(|line| line.text.as_str()).collect();
+            for ids in cpu.install(|| tokenizer.encode_batch(&texts))? {
+                let mut separator = "";
+                for id in around.0.into_iter().chain(ids).chain(around.1) {
+                    let _ = write!(text, "{separator}{id}");
+                    separator = " ";
+                }
+                text.push('\n');
+            }
         }
+        out.put(&text)?;
     }
-    out.flush()?;
-    Ok(())
+    out.finish()
+}
+
+/// Ids, pieces and places of a line as JSON. Special pieces have an empty place.
+fn pieces(tokenizer: &Tokenizer, line: &Line, around: (Option<u32>, Option<u32>)) -> Result<String> {
+    let encoding = tokenizer.encode_with_offsets(&line.text)?;
+    let before = around.0.map(|id| (id, (0, 0)));
+    let behind = around.1.map(|id| (id, (line.text.len(), line.text.len())));
+    let within = encoding.ids.iter().copied().zip(encoding.offsets.iter().copied());
+    let all: Vec<_> = before.into_iter().chain(within).chain(behind).collect();
+    let ids: Vec<u32> = all.iter().map(|(id, _)| *id).collect();
+    let pieces: Vec<_> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
+    let offsets: Vec<_> = all.iter().map(|(_, place)| place).collect();
+    Ok(format!("{}\n", json!({ "ids": ids, "pieces": pieces, "offsets": offsets })))
 }
 
 fn decode(arguments: &Decode) -> Result<()> {
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
-    let mut out = BufWriter::new(results());
-    for (i, line) in std::io::stdin().lock().lines().enumerate() {
-        let line = line.context("standard input")?;
-        let ids = line
-            .split_whitespace()
-            .map(|word| {
-                let id: u32 =
-                    word.parse().ok().filter(|&id| (id as usize) < tokenizer.vocab_size()).with_context(|| {
-                        format!("line {}: `{word}` is not an id; expected 0 to {}", i + 1, tokenizer.vocab_size() - 1)
-                    })?;
-                Ok(id)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        writeln!(out, "{}", tokenizer.decode(&ids)?)?;
+    let (mut lines, mut out) = arguments.files.open()?;
+    loop {
+        let batch = lines.batch(BATCH)?;
+        if batch.is_empty() {
+            break;
+        }
+        let mut text = String::new();
+        for line in &batch {
+            let ids = line.text.split_whitespace().map(|word| {
+                let id: Option<u32> = word.parse().ok().filter(|&id| (id as usize) < tokenizer.vocab_size());
+                id.with_context(|| {
+                    let last = tokenizer.vocab_size() - 1;
+                    format!("{}: `{word}` is not an id; expected 0 to {last}", lines.place(line))
+                })
+            });
+            text += &tokenizer.decode(&ids.collect::<Result<Vec<_>>>()?)?;
+            text.push('\n');
+        }
+        out.put(&text)?;
     }
-    out.flush()?;
-    Ok(())
+    out.finish()
 }
 
 fn convert(arguments: &Convert) -> Result<()> {

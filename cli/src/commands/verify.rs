@@ -9,7 +9,9 @@ use crate::output::{results, tell};
 use albert::{
     checkpoint::ModelFolder,
     data::CorpusSettings,
-    finetune::{self, DataSource, FinetuneFigures, FinetuneRecipe, FinetuneSources, Finetuning, Task, TaskName},
+    finetune::{
+        self, DataFiles, DataSource, FinetuneFigures, FinetuneRecipe, FinetuneSources, Finetuning, Task, TaskName,
+    },
     forward::{Example, Forward, OutputSelection},
     pretrain::{HeldOutFigures, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining, pretrain},
     tokenizer::{self, Tokenizer, TrainerConfig},
@@ -305,7 +307,7 @@ fn finetuned(model: &Path, text: &str, folder: &Path, cpu: &Cpu) -> Result<Vec<O
     recipe.input.model = Some(model.to_owned());
     let recipe =
         recipe.with("", &[format!("schedule.steps={FINETUNE_STEPS}"), "batch.examples_per_step=8".to_owned()])?;
-    let loaded = DataSource { task: TaskName::Classify, settings: &recipe.data }.load(folder)?;
+    let loaded = DataSource { task: TaskName::Classify, settings: &recipe.data }.load(DataFiles::Folder(folder))?;
     let task = Task::new(TaskName::Classify, loaded.problem, &recipe);
     let sources = FinetuneSources { task: &task, train: &loaded.train, dev: loaded.dev.as_ref() };
     let (mut losses, stop, run) = (Losses::default(), AtomicBool::new(false), folder.join("run"));

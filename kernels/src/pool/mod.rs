@@ -13,6 +13,7 @@ mod tests;
 
 use crate::simd::{Isa, IsaKind};
 use crate::tiles::{TileKind, Tiles};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{
     cell::RefCell,
     io,
@@ -71,9 +72,17 @@ impl std::fmt::Display for CpuError {
 
 impl std::error::Error for CpuError {}
 
+/// Threads of [`Cpu::detect`], before the variable and the cores; 0 if nobody chose.
+static CHOSEN_THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets the threads of every later [`Cpu::detect`], whatever `ALBERT_THREADS` says: for a flag on the command line.
+pub fn choose_threads(threads: usize) {
+    CHOSEN_THREADS.store(threads, Ordering::Relaxed);
+}
+
 impl Cpu {
-    /// The widest instruction set and a thread for each core, unless `ALBERT_ISA` and `ALBERT_THREADS` say otherwise. AMX is
-    /// used beside AVX-512 if the machine has it; `ALBERT_ISA=amx` demands it, and `ALBERT_ISA=avx512` excludes it.
+    /// The widest instruction set and a thread for each core, unless `ALBERT_ISA` and `ALBERT_THREADS`, or [`choose_threads`],
+    /// say otherwise. AMX is used beside AVX-512 if the machine has it; `ALBERT_ISA=amx` demands it, and `ALBERT_ISA=avx512` excludes it.
     ///
     /// The number of cores is that of the affinity mask, or the CPU quota of the cgroup (v1 and v2) if that is less.
     ///
@@ -96,7 +105,9 @@ impl Cpu {
         } else {
             Isa::choose().map_err(CpuError::Isa)?
         };
+        let chosen = CHOSEN_THREADS.load(Ordering::Relaxed);
         let threads = match std::env::var("ALBERT_THREADS") {
+            _ if chosen > 0 => chosen,
             Ok(text) => match text.parse() {
                 Ok(n @ 1..=MAX_THREADS) => n,
                 _ => return Err(CpuError::Threads(text)),

@@ -41,7 +41,7 @@ fn folder(padding: usize) -> tempfile::TempDir {
 }
 
 fn embed(folder: &Path, texts: &[String], pooling: Pooling, normalize: bool) -> Vec<Vec<f32>> {
-    let mut embedder = Embedder::load(folder, pooling, Device::cpu().unwrap()).unwrap();
+    let mut embedder = Embedder::load(folder, Some(pooling), Device::cpu().unwrap()).unwrap();
     let embedded = embedder.embed(texts, normalize).unwrap();
     embedded.vectors.chunks_exact(embedded.width).map(<[f32]>::to_vec).collect()
 }
@@ -114,7 +114,7 @@ fn what_is_missing_is_named() {
 fn eight_bits_give_nearly_the_vectors_of_f32_and_the_command_says_how_near() {
     let folder = folder(0);
     let single = embed(folder.path(), &texts(), Pooling::Mean, true);
-    let mut embedder = Embedder::load(folder.path(), Pooling::Mean, Device::cpu().unwrap()).unwrap();
+    let mut embedder = Embedder::load(folder.path(), Some(Pooling::Mean), Device::cpu().unwrap()).unwrap();
     embedder.set_precision(engine::Precision::Int8).unwrap();
     let eight = embedder.embed(&texts(), true).unwrap();
     for (single, eight) in single.iter().zip(eight.vectors.chunks_exact(eight.width)) {
@@ -153,7 +153,7 @@ fn every_precision_is_as_near_to_f32_as_its_bits() {
 #[test]
 fn weights_beyond_bf16_are_refused_in_bf16_alone() {
     let folder = folder(0);
-    let mut embedder = Embedder::load(folder.path(), Pooling::Mean, Device::cpu().unwrap()).unwrap();
+    let mut embedder = Embedder::load(folder.path(), Some(Pooling::Mean), Device::cpu().unwrap()).unwrap();
     embedder.set_precision(engine::Precision::Bf16).unwrap();
     let file = folder.path().join("model.safetensors");
     let mut bytes = std::fs::read(&file).unwrap();

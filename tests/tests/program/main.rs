@@ -6,6 +6,7 @@ mod bench;
 mod convert;
 mod earlier_version;
 mod embed;
+mod everyday;
 mod finetune;
 mod forward;
 mod kernels_command;

@@ -209,7 +209,7 @@ fn devices_that_never_end_are_read_to_a_limit() {
         std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
         let reader = read_texts(&path, &TextColumns::default(), &labels(), Purpose::Training).unwrap();
         let found = message(reader.read_all(), name);
-        assert!(found.contains("it has more than the 268435456 bytes that are read"), "{found}");
+        assert!(found.contains("more than") && found.contains("268435456 bytes"), "{found}");
     }
 }
 

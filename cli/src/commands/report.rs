@@ -1,0 +1,61 @@
+//! `albert report`: one or several runs on a page, or as JSON.
+
+use crate::output::{results, tell};
+use albert::report::{RunLog, sections, write_html};
+use anyhow::{Result, ensure};
+use clap::Args;
+use engine::io::check_output;
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  albert report runs/small
+  albert report runs/a runs/b runs/c -o comparison.html
+  albert report runs/small --json | jq .figures.mlm_loss")]
+pub(crate) struct Arguments {
+    /// Run folders, of pre-training or fine-tuning
+    #[arg(required = true)]
+    runs: Vec<PathBuf>,
+    /// HTML page to write
+    #[arg(short, long, default_value = "report.html", conflicts_with = "json")]
+    output: PathBuf,
+    /// Print the last figures and the settings as JSON, one object per run, instead of a page
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let logs: Vec<RunLog> = arguments
+        .runs
+        .iter()
+        .map(|folder| Ok(RunLog::read(folder, &name(folder, &arguments.runs))?))
+        .collect::<Result<_>>()?;
+    if arguments.json {
+        let mut out = results();
+        for log in &logs {
+            writeln!(out, "{}", log.to_json())?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    check_output(&arguments.output)?;
+    ensure!(
+        arguments.output.extension().is_some_and(|ending| ending == "html"),
+        "--output {}: expected a name that ends in .html",
+        arguments.output.display()
+    );
+    let title = logs.iter().map(|log| log.name.as_str()).collect::<Vec<_>>().join(", ");
+    write_html(&arguments.output, &title, &sections(&logs))?;
+    tell!("wrote {}", arguments.output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The last part of a path, or all of it where several end alike.
+fn name(folder: &Path, all: &[PathBuf]) -> String {
+    let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let is_unique = all.iter().filter(|other| last(other) == last(folder)).count() == 1;
+    last(folder).filter(|_| is_unique).unwrap_or_else(|| folder.display().to_string())
+}
