@@ -1,7 +1,7 @@
 //! ALBERT (A Lite BERT, Lan et al. 2020): model, data, pre-training, fine-tuning, evaluation.
 //!
 //! ```no_run
-//! use albert::{Device, embed::{Embedder, Pooling}, fill_mask::MaskFiller};
+//! use albert::{Device, embed::Embedder, fill_mask::MaskFiller};
 //! use std::path::Path;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,8 +10,8 @@
 //! for candidate in &filler.fill("The capital of France is [MASK].", 5)?[0] {
 //!     println!("{} {:.3}", candidate.piece, candidate.probability);
 //! }
-//! let mut embedder = Embedder::load(folder, Pooling::Mean, Device::cpu()?)?;
-//! let embedded = embedder.embed(&["A first text.".to_owned(), "A second one.".to_owned()], true)?;
+//! let mut embedder = Embedder::load(folder, None, Device::cpu()?)?;
+//! let embedded = embedder.embed(&["A first text.", "A second one."], true)?;
 //! assert_eq!(embedded.vectors.len(), 2 * embedded.width);
 //! # Ok(())
 //! # }

@@ -46,7 +46,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Problem::Span { .. } => bail!("the model answers questions; use albert answer"),
         _ => {}
     }
-    let mut cut = 0;
     if let Some(mut lines) = arguments.streaming.lines(arguments.text.as_deref())? {
         ensure!(arguments.second.is_none(), "the texts of a pair are separated by a TAB in each line");
         loop {
@@ -56,7 +55,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
             let examples = of_lines(&lines, &batch, &predictor.task().problem)?;
             let predictions = predictor.predict(&examples)?;
-            cut += predictor.cut();
             let mut text = String::new();
             for (at, prediction) in predictions.iter().enumerate() {
                 text += &in_line(arguments, &predictor, &examples, at, prediction);
@@ -68,7 +66,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let (first, second) = (arguments.text.clone().unwrap_or_default(), arguments.second.clone());
         let examples = example(first, second, &predictor.task().problem).map_err(anyhow::Error::msg)?;
         let predictions = predictor.predict(&examples)?;
-        cut = predictor.cut();
         if arguments.streaming.results.json {
             out.put(&(in_line(arguments, &predictor, &examples, 0, &predictions[0]) + "\n"))?;
         } else {
@@ -76,6 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     arguments.running.profile.print(predictor.profile(), &device);
+    let cut = predictor.cut();
     if cut > 0 {
         tell!(
             "note: {cut} texts exceeded the model's maximum length and were truncated; classify their parts separately"
