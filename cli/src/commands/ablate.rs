@@ -39,9 +39,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = &arguments.plan;
     let plan = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    let stop = signals::stop_flag()?;
     // Ranks share the runs as processes that are started one by one do: through the folder.
     ranks::run(&arguments.device, |Worker { device, communicator }| {
+        let stop = signals::stop_flag()?;
         let peak = device.peak();
         let mut watch = Watch {
             pretraining: PretrainingWatch::new(peak, arguments.profile),

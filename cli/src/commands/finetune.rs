@@ -140,8 +140,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let task = Task::new(name, problem, &recipe);
     let sources = FinetuneSources { task: &task, train: &train, dev: dev.as_ref() };
-    let stop = signals::stop_flag()?;
     ranks::run(&arguments.device, |worker| {
+        let stop = signals::stop_flag()?;
         if arguments.dry_run {
             return dry_run(arguments, &recipe, &sources, worker, &stop);
         }

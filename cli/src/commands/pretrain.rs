@@ -91,8 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
     plan::expect_room(ParameterCounts::with_heads(&recipe.model, Heads::PRE_TRAINING))?;
-    let stop = signals::stop_flag()?;
     ranks::run(&arguments.device, |worker| {
+        // Not before: a rank that waits for others in its library ends at once if it is asked to.
+        let stop = signals::stop_flag()?;
         if arguments.dry_run {
             return dry_run(arguments, &recipe, worker, &stop);
         }
