@@ -179,9 +179,10 @@ fn disturbed(
         let waited = started.elapsed();
         if waited > Duration::from_secs(30) {
             let said = fs::read_to_string(said.path()).expect("output is UTF-8");
-            // Before the recipe is read ranks wait for the timeout that is set in the program. A rank that is stopped after its
+            // Until the run begins ranks wait for the timeout that is set in the program; the first may be stopped when it has
+            // announced the others and its last message is still in the library's hands. A rank that is stopped after its
             // last call of the library is waited for by the launcher alone.
-            let (has_started, is_done) = (said.contains("ranks on"), said.contains("done: "));
+            let (has_started, is_done) = (said.contains(" parameters; "), said.contains("done: "));
             let is_alone = || ranks_in(folder).into_iter().all(|left| Some(left) == victim);
             assert!(
                 matches!(disturbance, Disturbance::Stop) && (!has_started || is_done && is_alone()),
