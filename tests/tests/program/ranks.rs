@@ -184,7 +184,8 @@ fn disturbed(
             // last call of the library is waited for by the launcher alone.
             let (has_started, is_done) = (said.contains(" parameters; "), said.contains("done: "));
             let left = ranks_in(folder);
-            if left.is_empty() {
+            // A process that is stopped while it exits is not among them.
+            if left.is_empty() && !matches!(disturbance, Disturbance::Stop) {
                 // Open MPI's launcher may lose a rank that is killed while it connects, and wait for it forever.
                 running.kill().expect("the launcher is a child");
                 break running.wait().expect("it can be waited for");
