@@ -125,6 +125,20 @@ fn ranks_in(folder: &str) -> Vec<u32> {
     all.filter(is_rank).collect()
 }
 
+/// What each thread of the processes waits for: process, thread, name, state, place in the kernel, system call.
+fn threads_of(processes: &[u32]) -> String {
+    let mut told = String::new();
+    for process in processes {
+        for task in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+            let of = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_owned();
+            let state = of("stat").split_whitespace().nth(2).unwrap_or_default().to_owned();
+            let thread = task.file_name().to_string_lossy().into_owned();
+            told += &format!("{process} {thread} {} {state} {} {}\n", of("comm"), of("wchan"), of("syscall"));
+        }
+    }
+    told
+}
+
 /// True for the first rank.
 fn is_first(pid: u32) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -193,7 +207,8 @@ fn disturbed(
             let is_alone = left.iter().all(|left| Some(*left) == victim);
             assert!(
                 matches!(disturbance, Disturbance::Stop) && (!has_started || is_done && is_alone),
-                "{disturbance:?}: {waited:?}, processes {left:?}\n{said}"
+                "{disturbance:?} of {victim:?}: {waited:?}\n{said}\n{}",
+                threads_of(&left)
             );
             victim.into_iter().for_each(|victim| signal("CONT", victim));
         }
