@@ -33,7 +33,7 @@ pub enum Pooling {
     Pooler,
 }
 
-/// What a folder says about sentences.
+/// Settings of sentence vectors in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentenceSettings {
     /// Folder of the model.

@@ -60,9 +60,14 @@ pub(crate) struct Streaming {
     pub(crate) input: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) results: Results,
+}
+
+/// The flag `--batch`.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Batch {
     /// Lines to run together at most; a line is not kept waiting for others
-    #[arg(long, value_name = "LINES", default_value_t = BATCH, value_parser = whole::<1, usize>)]
-    pub(crate) batch: usize,
+    #[arg(long = "batch", value_name = "LINES", default_value_t = BATCH, value_parser = whole::<1, usize>)]
+    pub(crate) lines: usize,
 }
 
 /// Where and how results go.

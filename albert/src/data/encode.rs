@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::corpus::{Document, Documents, Part, Source};
 use super::error::DataError;
-use super::settings::CorpusSettings;
+use super::settings::{CorpusSettings, Duplicates};
 use super::vocabulary::Vocabulary;
 use crate::tokenizer::TokenizerError;
 
@@ -19,8 +19,9 @@ pub(super) struct Encoded {
     pub(super) ids: Vec<u32>,
     /// Ends of the sentences in `ids`.
     pub(super) ends: Vec<usize>,
-    /// Hash of the folded text, and that of the text itself.
+    /// Hash of the folded text.
     pub(super) hash: u64,
+    /// Hash of the text, where copies are dropped; else 0.
     pub(super) exact_hash: u64,
     pub(super) empty_sentences: u64,
     pub(super) cut_sentences: u64,
@@ -83,13 +84,14 @@ where
     }
 
     fn encode(&self, document: &Document, encoder: &mut E) -> Encoded {
+        let drops_copies = self.corpus.duplicates == Duplicates::Drop;
         let mut encoded = Encoded {
             source: document.source,
             line: document.line,
             ids: Vec::with_capacity(document.bytes() / 4),
             ends: Vec::with_capacity(document.len()),
             hash: document.content_hash(),
-            exact_hash: document.exact_hash(),
+            exact_hash: if drops_copies { document.exact_hash() } else { 0 },
             empty_sentences: 0,
             cut_sentences: 0,
             problem: String::new(),

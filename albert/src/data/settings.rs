@@ -19,14 +19,14 @@ pub enum TextLayout {
     Paragraphs,
 }
 
-/// What becomes of a document whose text was there before, to the byte.
+/// Treatment of exact copies of earlier documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Duplicates {
-    /// It is one more document, on the side of the split where the first is.
+    /// A copy is one more document, on the side of the split of the first.
     #[default]
     Keep,
-    /// It is left out and counted.
+    /// Copies are left out and counted.
     Drop,
 }
 
@@ -47,7 +47,7 @@ pub struct CorpusSettings {
     /// Field of JSON Lines that holds the text of a document; without it the files are text. Each line is a document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What becomes of copies of a document.
+    /// Treatment of exact copies of earlier documents.
     #[serde(skip_serializing_if = "Duplicates::are_kept")]
     pub duplicates: Duplicates,
     /// Replace invalid UTF-8 by U+FFFD and count it, instead of an error.

@@ -48,7 +48,12 @@ pub fn count_words(
     }
     let (parts, sizes) = Part::all(sources)?;
     let names: Vec<String> = sources.iter().map(Source::name).collect();
-    let start = json!({ "text": { "files": names, "bytes": sizes }, "lossy": corpus.lossy, "field": corpus.field, "trainer": config });
+    let start = json!({
+        "text": { "files": names, "bytes": sizes },
+        "lossy": corpus.lossy,
+        "field": corpus.field,
+        "trainer": config,
+    });
     expect_alike(communicator, start)?;
     // Ranks wait for each other after each round, so an error ends all at once, and a rank that stopped is found.
     for round in parts.chunks(PARTS * size) {

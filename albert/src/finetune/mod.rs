@@ -158,7 +158,7 @@ impl Examples {
         }
     }
 
-    /// What example `at` consists of, as fields of an object; without labels.
+    /// Fields of example `at` without its labels.
     pub fn input(&self, at: usize) -> Map<String, Value> {
         let fields = match self {
             Self::Texts(list) => {

@@ -249,7 +249,7 @@ pub struct DataSource<'s> {
     pub settings: &'s DataSettings,
 }
 
-/// Where the examples of a run are.
+/// Files of the examples of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum DataFiles<'p> {
     /// In a folder, under the names that the task has for them.
@@ -264,7 +264,7 @@ pub enum DataFiles<'p> {
 }
 
 impl DataFiles<'_> {
-    /// Where the training examples are, for messages.
+    /// Path of the training examples, for messages.
     fn name(&self) -> String {
         let (Self::Folder(path) | Self::Files { train: path, .. }) = self;
         path.display().to_string()

@@ -208,15 +208,25 @@ impl PretrainRecipe {
         Ok(recipe)
     }
 
-    /// With `data.batch.max_tokens = "auto"`: takes the most tokens of a batch that fit `memory` bytes beside the model, a power of
-    /// two, at most those of a step, and returns them. `config.toml` holds the number, so that a resumed run keeps it.
+    /// True with `data.batch.max_tokens = "auto"`, until [`fit_batch`](Self::fit_batch) or
+    /// [`keep_batch_of`](Self::keep_batch_of); such a recipe cannot be run.
+    pub fn fits_memory(&self) -> bool {
+        self.fits_memory
+    }
+
+    /// Takes the number of tokens and of sequences of `before`, the recipe of the run that is resumed.
+    pub fn keep_batch_of(&mut self, before: &Self) {
+        self.data.batch.max_tokens = before.data.batch.max_tokens;
+        self.data.batch.max_sequences = before.data.batch.max_sequences;
+        self.fits_memory = false;
+    }
+
+    /// Takes as many sequences in a batch as fit `memory` bytes beside the model, a power of two, at most those of a step, and
+    /// returns their tokens. `config.toml` holds the number.
     ///
     /// # Errors
     /// Not even one sequence fits.
-    pub fn fit_batch(&mut self, memory: u64) -> Result<Option<usize>, PretrainError> {
-        if !self.fits_memory {
-            return Ok(None);
-        }
+    pub fn fit_batch(&mut self, memory: u64) -> Result<usize, PretrainError> {
         let longest = self.data.instances.max_sequence_length;
         let training =
             Training { activation_bytes: 4, checkpointing: self.compute.checkpointing.unwrap_or(Recompute::ON_CPU) };
@@ -243,7 +253,7 @@ impl PretrainRecipe {
         self.data.batch.max_tokens = sequences * longest;
         self.data.batch.max_sequences = self.data.batch.max_sequences.max(sequences);
         self.fits_memory = false;
-        Ok(Some(self.data.batch.max_tokens))
+        Ok(self.data.batch.max_tokens)
     }
 
     /// Name of the recipe that the file begins with, if it does.
@@ -292,8 +302,12 @@ impl PretrainRecipe {
     /// The recipe with the vocabulary size of the tokenizer.
     ///
     /// # Errors
-    /// The recipe sets another `vocab_size`.
+    /// The recipe sets another `vocab_size`, or its batch is not fitted.
     pub fn with_vocabulary(mut self, size: usize) -> Result<Self, PretrainError> {
+        if self.fits_memory {
+            let problem = "`data.batch.max_tokens = \"auto\"` is for `albert pretrain`; give a number of tokens here";
+            return Err(PretrainError::Recipe(problem.into()));
+        }
         if self.is_vocab_size_given && self.model.vocab_size != size {
             return Err(PretrainError::Recipe(format!(
                 "`model.vocab_size` is {}, but the tokenizer has {size} pieces; leave the key out to take the tokenizer's",

@@ -166,3 +166,24 @@ fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
         assert_eq!((recipe.warnings(), &warnings(&recipe.to_toml(), &[])[..]), (&[][..], &[][..]), "{name}");
     }
 }
+
+#[test]
+fn an_automatic_batch_is_fitted_once_or_refused() {
+    let recipe = || PretrainRecipe::named("tiny", &["data.batch.max_tokens=auto".into()]).unwrap();
+    let mut fitted = recipe();
+    assert!(fitted.fits_memory());
+    let error = recipe().with_vocabulary(30_000).unwrap_err().to_string();
+    assert!(error.contains("give a number of tokens"), "{error}");
+    let error = fitted.fit_batch(1 << 20).unwrap_err().to_string();
+    assert!(error.contains("one sequence takes") && error.contains("1 MiB are free"), "{error}");
+    let large = fitted.fit_batch(1 << 40).unwrap();
+    let longest = fitted.data.instances.max_sequence_length;
+    let mut all: Vec<usize> = (20..400).step_by(5).filter_map(|mib| recipe().fit_batch(mib << 20).ok()).collect();
+    assert!(all.is_sorted() && all.iter().all(|tokens| (tokens / longest).is_power_of_two()), "{all:?}");
+    all.dedup();
+    assert!(all.len() > 2 && all.last() == Some(&large), "{all:?}");
+    assert!(!fitted.fits_memory() && fitted.to_toml().contains(&format!("max_tokens = {large}\n")));
+    let mut resumed = recipe();
+    resumed.keep_batch_of(&fitted);
+    assert!(!resumed.fits_memory() && resumed.data.batch == fitted.data.batch);
+}

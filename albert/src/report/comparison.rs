@@ -134,7 +134,7 @@ impl RunLog {
         self.evaluation.iter().map(last).chain(train).collect()
     }
 
-    /// What a script wants to know.
+    /// Steps, time, last figures and settings.
     pub fn to_json(&self) -> Value {
         let figures: Map<String, Value> =
             self.figures().into_iter().map(|(name, value)| (name, json!(value))).collect();

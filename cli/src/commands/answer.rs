@@ -4,7 +4,7 @@ use super::evaluate::NullThreshold;
 use crate::{
     numbers::whole,
     output::tell,
-    running::{Running, Streaming},
+    running::{Batch, Running, Streaming},
 };
 use albert::{
     finetune::{Examples, Prediction, Predictor, threshold_of},
@@ -46,6 +46,8 @@ pub(crate) struct Arguments {
     running: Running,
     #[command(flatten)]
     streaming: Streaming,
+    #[command(flatten)]
+    batch: Batch,
     /// Question; - is the lines of standard input, objects {"question": "..", "context": ".."}, where the context may be left
     /// out if --context or --context-file gives it
     #[arg(required_unless_present = "input", conflicts_with = "input")]
@@ -76,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.threshold.set(&mut predictor)?;
     if let Some(mut lines) = arguments.streaming.lines(arguments.question.as_deref())? {
         loop {
-            let batch = lines.batch(arguments.streaming.batch)?;
+            let batch = lines.batch(arguments.batch.lines)?;
             if batch.is_empty() {
                 break;
             }

@@ -3,7 +3,7 @@
 use crate::{
     input::{Line, Lines},
     output::tell,
-    running::{Running, Streaming},
+    running::{Batch, Running, Streaming},
 };
 use albert::{
     finetune::{Examples, Prediction, Predictor},
@@ -27,6 +27,8 @@ pub(crate) struct Arguments {
     running: Running,
     #[command(flatten)]
     streaming: Streaming,
+    #[command(flatten)]
+    batch: Batch,
     /// Text, or the first of a pair; for a tagging model, words separated by spaces; - is the lines of standard input, where a
     /// TAB separates the texts of a pair
     #[arg(required_unless_present = "input", conflicts_with = "input")]
@@ -49,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(mut lines) = arguments.streaming.lines(arguments.text.as_deref())? {
         ensure!(arguments.second.is_none(), "the texts of a pair are separated by a TAB in each line");
         loop {
-            let batch = lines.batch(arguments.streaming.batch)?;
+            let batch = lines.batch(arguments.batch.lines)?;
             if batch.is_empty() {
                 break;
             }

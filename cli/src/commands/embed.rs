@@ -4,7 +4,7 @@ use crate::{
     input::{Line, Lines},
     npy,
     output::tell,
-    running::{Running, Streaming},
+    running::{Batch, Running, Streaming},
 };
 use albert::embed::{Embedder, Pooling};
 use anyhow::Result;
@@ -46,6 +46,8 @@ pub(crate) struct Arguments {
     running: Running,
     #[command(flatten)]
     streaming: Streaming,
+    #[command(flatten)]
+    batch: Batch,
     /// File of texts, one per line, as --input [default: standard input]
     #[arg(conflicts_with = "input", value_name = "INPUT")]
     file: Option<PathBuf>,
@@ -70,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut lines = Lines::open(input.map_or(Path::new(STANDARD_INPUT), PathBuf::as_path))?;
     let (mut count, mut width, mut truncated, mut all) = (0, 0, 0, Vec::new());
     loop {
-        let batch = lines.batch(arguments.streaming.batch)?;
+        let batch = lines.batch(arguments.batch.lines)?;
         if batch.is_empty() {
             break;
         }

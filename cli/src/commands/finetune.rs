@@ -1,7 +1,7 @@
 //! `albert finetune`: trains a pre-trained model on the examples of a task.
 
 use super::{
-    plan::{self, Planner},
+    plan::{self, DryRun, Planner},
     pretrain::{memory_text, tell_start},
     with_precision,
 };
@@ -103,12 +103,8 @@ pub(crate) struct Arguments {
     device: String,
     #[command(flatten)]
     threads: Threads,
-    /// Print what the run will take, from a few steps of it, and write nothing
-    #[arg(long, conflicts_with = "resume")]
-    dry_run: bool,
-    /// With --dry-run: print JSON
-    #[arg(long, requires = "dry_run")]
-    json: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     /// Seed of the run, or of the first of several
     #[arg(long, value_parser = whole::<0, u64>)]
     seed: Option<u64>,
@@ -142,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let sources = FinetuneSources { task: &task, train: &train, dev: dev.as_ref() };
     ranks::run(&arguments.device, |worker| {
         let stop = signals::stop_flag()?;
-        if arguments.dry_run {
+        if arguments.dry_run.is_dry {
             return dry_run(arguments, &recipe, &sources, worker, &stop);
         }
         if arguments.seeds > 1 {
@@ -182,8 +178,11 @@ fn dry_run(
     let mut short = recipe.clone();
     short.evaluation.interval = plan::INTERVAL;
     short.compute = with_precision(&recipe.compute, &worker.device, folder.path());
-    finetune::finetune(&short, sources, folder.path(), StartMode::New, worker, stop, &mut planner)?;
-    planner.print(&arguments.output, FILES, often, arguments.json)
+    let outcome = finetune::finetune(&short, sources, folder.path(), StartMode::New, worker, stop, &mut planner)?;
+    if let Outcome::Diverged { problem, step, .. } = outcome {
+        bail!("step {step}: {problem}");
+    }
+    planner.print(&arguments.output, FILES, often, arguments.dry_run.json)
 }
 
 /// The number of examples, and of those with each label; the largest of many.

@@ -31,8 +31,9 @@ pub(crate) struct Arguments {
     /// Text to run; may be repeated. Requires the folder's tokenizer
     #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
     text: Vec<String>,
-    /// File of JSON lines (- is standard input; .gz and .zst are read): input_ids and optionally attention_mask, token_type_ids, labels, sentence_order_label,
-    /// start_positions, end_positions; a list of lists is the choices of one question
+    /// File of JSON lines (- is standard input; .gz and .zst are read): input_ids and optionally attention_mask,
+    /// token_type_ids, labels, sentence_order_label, start_positions, end_positions; a list of lists is the choices of one
+    /// question
     #[arg(long)]
     ids: Option<PathBuf>,
     /// Output file of tensors {line}.hidden.{k}, {line}.pooled, {line}.logits, ..., lines counted from 0

@@ -8,7 +8,8 @@
 
 use crate::{output::results, progress::duration};
 use albert::train::{EvaluationRecord, Observer, RunObjective, Started, StepReport};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
+use clap::Args;
 use measure::{clock::processor_time, memory};
 use serde_json::json;
 use std::{
@@ -31,6 +32,17 @@ const WARM_UP: usize = 2;
 const STEPS: usize = 10;
 const LEAST: Duration = Duration::from_secs(6);
 
+/// The flags of a dry run.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct DryRun {
+    /// Print what the run will take, from a few steps of it, and write nothing
+    #[arg(long = "dry-run", conflicts_with = "resume")]
+    pub(crate) is_dry: bool,
+    /// With --dry-run: print JSON
+    #[arg(long, requires = "is_dry")]
+    pub(crate) json: bool,
+}
+
 /// Wall and processor time since the last event.
 #[derive(Clone, Copy, Default)]
 struct Took {
@@ -38,7 +50,7 @@ struct Took {
     processor: f64,
 }
 
-/// What a run does how often.
+/// Intervals of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Often {
     /// Steps between evaluations; 0: one at the end.
@@ -87,13 +99,15 @@ impl Planner {
 
     /// Prints the plan of a run in `folder`, which will hold `files`.
     pub(crate) fn print(&self, folder: &Path, files: &[&str], often: Often, as_json: bool) -> Result<ExitCode> {
-        let Some((parameters, steps, planned)) = self.started else { bail!("the run has no steps to measure") };
+        let Some((parameters, steps, planned)) = self.started.filter(|_| !self.steps.is_empty()) else {
+            bail!("the run has no steps to measure")
+        };
         let median = |of: fn(&Took) -> f64| {
-            let mut all: Vec<f64> = self.steps.iter().skip(WARM_UP.min(self.steps.len() - 1)).map(of).collect();
+            let warm_up = WARM_UP.min(self.steps.len() - 1);
+            let mut all: Vec<f64> = self.steps[warm_up..].iter().map(of).collect();
             all.sort_by(f64::total_cmp);
             all[all.len() / 2]
         };
-        ensure!(!self.steps.is_empty(), "the run has no steps to measure");
         let count = |interval: u64| if interval == 0 { 1 } else { steps.div_ceil(interval) };
         let total = |of: fn(&Took) -> f64| {
             of(&self.start)
@@ -175,14 +189,14 @@ pub(crate) fn available_memory() -> Option<u64> {
     Some(limit.map_or(free, |limit| free.min(limit)))
 }
 
-/// Refuses a model whose parameters, gradients and optimizer alone do not fit the memory.
-pub(crate) fn expect_room(parameters: u64) -> Result<()> {
-    // f32 each, and two moments.
-    let least = 16 * parameters;
+/// Refuses a model on the CPU whose parameters and gradients alone, and the moments unless ranks share them, do not fit the
+/// memory.
+pub(crate) fn expect_room(parameters: u64, shares_moments: bool) -> Result<()> {
+    let least = parameters * if shares_moments { 8 } else { 16 };
     if let Some(available) = available_memory().filter(|&available| least > available) {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         bail!(
-            "{} parameters with gradients and moments take {:.1} GiB of memory, and {:.1} GiB are free; choose a smaller model",
+            "{} parameters with what training needs for each take {:.1} GiB of memory, and {:.1} GiB are free; choose a smaller model",
             super::info::thousands(parameters),
             gib(least),
             gib(available)

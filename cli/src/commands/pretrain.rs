@@ -2,7 +2,7 @@
 
 use super::{
     deadline::Deadline,
-    plan::{self, Planner},
+    plan::{self, DryRun, Planner},
     with_precision,
 };
 use crate::{
@@ -62,12 +62,8 @@ pub(crate) struct Arguments {
     /// Resume from the newest intact checkpoint in the folder
     #[arg(long)]
     resume: bool,
-    /// Print what the run will take, from a few steps of it, and write nothing
-    #[arg(long, conflicts_with = "resume")]
-    dry_run: bool,
-    /// With --dry-run: print JSON
-    #[arg(long, requires = "dry_run")]
-    json: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     /// Seed of the run; sets seed
     #[arg(long, value_parser = whole::<0, u64>)]
     seed: Option<u64>,
@@ -83,23 +79,44 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.threads.choose();
     let mut recipe = recipe(arguments)?;
-    if let Some(memory) = plan::available_memory() {
-        // A fifth stays for the system and what is not planned.
-        if let Some(tokens) = recipe.fit_batch(memory / 5 * 4)? {
-            tell!("a batch of {tokens} tokens fits the memory (data.batch.max_tokens in config.toml)");
-        }
-    }
     let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
-    plan::expect_room(ParameterCounts::with_heads(&recipe.model, Heads::PRE_TRAINING))?;
+    if arguments.device == "cpu" {
+        let parameters = ParameterCounts::with_heads(&recipe.model, Heads::PRE_TRAINING);
+        plan::expect_room(parameters, recipe.run.shard_optimizer)?;
+    }
     ranks::run(&arguments.device, |worker| {
+        if recipe.fits_memory() {
+            fit_batch(arguments, &mut recipe, &worker)?;
+        }
         // Not before: a rank that waits for others in its library ends at once if it is asked to.
         let stop = signals::stop_flag()?;
-        if arguments.dry_run {
+        if arguments.dry_run.is_dry {
             return dry_run(arguments, &recipe, worker, &stop);
         }
         let outcome = train(&recipe, &arguments.output, mode, worker, arguments.profile, None, &stop)?;
         Ok(finish(&outcome, &arguments.output))
     })
+}
+
+/// Gives the batch its most tokens, once: a resumed run keeps those of its `config.toml`.
+fn fit_batch(arguments: &Arguments, recipe: &mut PretrainRecipe, worker: &Worker) -> Result<()> {
+    const AUTO: &str = "data.batch.max_tokens=auto";
+    let own = arguments.output.join("config.toml");
+    if arguments.resume && own.exists() {
+        let text = fs::read_to_string(&own).with_context(|| format!("{} cannot be read", own.display()))?;
+        let before = PretrainRecipe::from_toml(&text, &[]).with_context(|| own.display().to_string())?;
+        recipe.keep_batch_of(&before);
+        return Ok(());
+    }
+    let is_alone = worker.communicator.size() == 1 && arguments.device == "cpu";
+    let memory = plan::available_memory().filter(|_| is_alone);
+    let memory = memory.with_context(|| {
+        format!("{AUTO} fits the memory of one process on a CPU of Linux; give the number of tokens here")
+    })?;
+    // A fifth stays for the system and what is not planned.
+    let tokens = recipe.fit_batch(memory / 5 * 4)?;
+    tell!("a batch of {tokens} tokens fits the memory (data.batch.max_tokens in config.toml)");
+    Ok(())
 }
 
 /// A few steps in a folder that is removed, and what they say about the run.
@@ -113,8 +130,11 @@ fn dry_run(arguments: &Arguments, recipe: &PretrainRecipe, worker: Worker, stop:
     let folder = tempfile::tempdir()?;
     let sources = inputs(&short)?;
     short.compute = with_precision(&short.compute, &worker.device, folder.path());
-    pretrain::pretrain(&short, &sources, folder.path(), StartMode::New, worker, stop, &mut planner)?;
-    planner.print(&arguments.output, FILES, often, arguments.json)
+    let outcome = pretrain::pretrain(&short, &sources, folder.path(), StartMode::New, worker, stop, &mut planner)?;
+    if let Outcome::Diverged { problem, step, .. } = outcome {
+        bail!("step {step}: {problem}");
+    }
+    planner.print(&arguments.output, FILES, often, arguments.dry_run.json)
 }
 
 /// Files of a run.
