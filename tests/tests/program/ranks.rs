@@ -14,7 +14,7 @@ use engine::philox::Stream;
 use std::{
     fs,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -125,15 +125,40 @@ fn ranks_in(folder: &str) -> Vec<u32> {
     all.filter(is_rank).collect()
 }
 
-/// What each thread of the processes waits for: process, thread, name, state, place in the kernel, system call.
-fn threads_of(processes: &[u32]) -> String {
+/// What processes and their parents do: process, parent, name, state, then the same of each thread with its place in the kernel and
+/// its system call, and stacks where gdb is installed.
+fn state_of(processes: &[u32]) -> String {
+    let read = |path: String| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    // Behind the name, which may have spaces: state, parent.
+    let stat = |path: &str| {
+        let stat = read(format!("{path}/stat"));
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().map(str::to_owned);
+        (fields.next().unwrap_or_default(), fields.next().unwrap_or_default())
+    };
+    // At once, so that no process sees another stopped.
+    let debugger = |process: &u32| {
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-p", &process.to_string(), "-batch", "-ex", "thread apply all backtrace"]);
+        gdb.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    };
+    let debuggers: Vec<_> = processes.iter().map(debugger).collect();
     let mut told = String::new();
-    for process in processes {
+    for (process, debugger) in processes.iter().zip(debuggers) {
+        let mut ancestor = process.to_string();
+        while !matches!(&*ancestor, "" | "0" | "1") {
+            let folder = format!("/proc/{ancestor}");
+            let (state, parent) = stat(&folder);
+            told += &format!("{ancestor} of {parent} {} {state}\n", read(format!("{folder}/comm")));
+            ancestor = parent;
+        }
         for task in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
-            let of = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_owned();
-            let state = of("stat").split_whitespace().nth(2).unwrap_or_default().to_owned();
-            let thread = task.file_name().to_string_lossy().into_owned();
-            told += &format!("{process} {thread} {} {state} {} {}\n", of("comm"), of("wchan"), of("syscall"));
+            let folder = task.path().display().to_string();
+            let of = |name: &str| read(format!("{folder}/{name}"));
+            let state = stat(&folder).0;
+            told += &format!("{folder} {} {state} {} {}\n", of("comm"), of("wchan"), of("syscall"));
+        }
+        if let Ok(finished) = debugger.and_then(Child::wait_with_output) {
+            told += &String::from_utf8_lossy(&finished.stdout);
         }
     }
     told
@@ -186,12 +211,13 @@ fn disturbed(
         (Disturbance::Interrupt, _) => signal("INT", running.id()),
     }
     let started = Instant::now();
+    let mut is_continued = false;
     let status = loop {
         if let Some(status) = running.try_wait().expect("it can be waited for") {
             break status;
         }
         let waited = started.elapsed();
-        if waited > Duration::from_secs(30) {
+        if waited > Duration::from_secs(30) && !is_continued {
             let said = fs::read_to_string(said.path()).expect("output is UTF-8");
             // Until the run begins ranks wait for the timeout that is set in the program; the first may be stopped when it has
             // announced the others and its last message is still in the library's hands. A rank that is stopped after its
@@ -208,9 +234,10 @@ fn disturbed(
             assert!(
                 matches!(disturbance, Disturbance::Stop) && (!has_started || is_done && is_alone),
                 "{disturbance:?} of {victim:?}: {waited:?}\n{said}\n{}",
-                threads_of(&left)
+                state_of(&left)
             );
             victim.into_iter().for_each(|victim| signal("CONT", victim));
+            is_continued = true;
         }
         assert!(waited < Duration::from_secs(60), "{disturbance:?}: still running after {waited:?}");
         std::thread::sleep(Duration::from_millis(10));
