@@ -96,39 +96,38 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
         let dropout = if tiles.last { tiles.epilogue.dropout() } else { None };
         let (tiles_m, tiles_n) = (rows.len().div_ceil(mr), columns.len().div_ceil(nr));
         debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
-        let count = tiles_m * tiles_n;
-        let mut before = None;
-        // A deferred epilogue is that of the tile before, so that it takes a round more.
-        for at in 0..count + usize::from(M::DEFERS && count > 0) {
-            let mut summed = None;
-            if at < count {
-                let (i, j) = if tiles.by_columns { (at % tiles_m, at / tiles_m) } else { (at / tiles_n, at % tiles_n) };
-                let panel = part(rows.len(), tiles.row_unit, tiles_m, i);
-                let (row, column, height) = (rows.start + panel.start, columns.start + j * nr, panel.len());
+        let (outer, inner) = if tiles.by_columns { (tiles_n, tiles_m) } else { (tiles_m, tiles_n) };
+        let (mut before, mut panel, mut buffer) = (None, 0..0, 0);
+        for x in 0..outer {
+            for y in 0..inner {
+                let (i, j) = if tiles.by_columns { (y, x) } else { (x, y) };
                 let is_new = tiles.by_columns || j == 0;
+                // Its divisions take as long as a step of the kernel: once a row of tiles.
+                if is_new {
+                    panel = part(rows.len(), tiles.row_unit, tiles_m, i);
+                }
+                let (row, column, height) = (rows.start + panel.start, columns.start + j * nr, panel.len());
                 let panel_a = a.panel(m, tiles.steps, row, height, is_new, packed_a);
                 let panel_b = b.panel(j, column + nr <= columns.end);
-                let tile = SummedTile { row, column, height, is_new, place: tiles.place::<M>(height, column, at) };
+                let tile = SummedTile { row, column, height, place: tiles.place::<M>(height, column, buffer) };
                 tiles.sum(m, &tile, panel_a, panel_b);
-                summed = Some(tile);
-            }
-            let finished = if M::DEFERS { before } else { summed };
-            let draw = |mask: &mut Mask<'_>| {
-                if let (Some(dropout), Some(tile)) = (dropout, summed.filter(|tile| tile.is_new)) {
-                    mask.draw(simd, dropout, tile.row, tile.height);
+                // The mask is that of the rows of the tile to finish.
+                if M::DEFERS {
+                    buffer = 1 - buffer;
+                    if let Some(before) = before.replace(tile) {
+                        tiles.finish(m, &before, &mask);
+                    }
                 }
-            };
-            // The mask is that of the rows of the tile to finish.
-            if !M::DEFERS {
-                draw(&mut mask);
+                if let Some(dropout) = dropout.filter(|_| is_new) {
+                    mask.draw(simd, dropout, row, height);
+                }
+                if !M::DEFERS {
+                    tiles.finish(m, &tile, &mask);
+                }
             }
-            if let Some(tile) = finished {
-                tiles.finish(m, &tile, &mask);
-            }
-            if M::DEFERS {
-                draw(&mut mask);
-                before = summed;
-            }
+        }
+        if let Some(tile) = before {
+            tiles.finish(m, &tile, &mask);
         }
     }
 }
@@ -150,21 +149,19 @@ struct SummedTile {
     row: usize,
     column: usize,
     height: usize,
-    /// True if it is the first with its rows.
-    is_new: bool,
     place: Place,
 }
 
 impl<'a> Tiles<'a> {
-    /// Where tile number `at` is summed.
+    /// Where a tile is summed: in its buffer, which is not that of the tile before, or without it.
     #[inline(always)]
-    fn place<M: Microkernel>(&self, height: usize, column: usize, at: usize) -> Place {
+    fn place<M: Microkernel>(&self, height: usize, column: usize, buffer: usize) -> Place {
         let is_whole = column + M::NR <= self.columns.end && (!M::WHOLE || height == M::SIZE.rows);
         let is_only_block = self.last && self.addend != Addend::PartialSums;
         match self.c {
             Output::F32(_) if is_whole && !M::QUANTIZED => Place::C,
             Output::Bf16(_) if M::FROM_OLD_VALUES && !is_only_block => Place::PartialSums,
-            _ => Place::Buffer(if M::DEFERS { at % 2 } else { 0 }),
+            _ => Place::Buffer(buffer),
         }
     }
 
