@@ -21,7 +21,7 @@ use engine::Communicator;
 use engine::io::{AtomicFile, create_dir_synced};
 use serde_json::json;
 
-use super::corpus::{Documents, Part, Source, empty};
+use super::corpus::{Documents, empty};
 use super::dataset::{
     BuildReport, FORMAT, INDEX_FILE, Index, SideIndex, SourceCounts, VERSION, read_index, write_index,
 };
@@ -29,6 +29,7 @@ use super::encode::{Encoded, EncodedPart, Encoding};
 use super::error::DataError;
 use super::settings::{CorpusSettings, Duplicates, SplitSettings};
 use super::shard_writer::{ShardWriter, is_shard_name};
+use super::sources::{Part, Source};
 use super::split::{Side, Splitter};
 use super::vocabulary::Vocabulary;
 use crate::ranks::expect_alike;

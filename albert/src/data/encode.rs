@@ -4,9 +4,10 @@ use std::sync::Mutex;
 
 use rayon::prelude::*;
 
-use super::corpus::{Document, Documents, Part, Source};
+use super::corpus::{Document, Documents};
 use super::error::DataError;
 use super::settings::{CorpusSettings, Duplicates};
+use super::sources::{Part, Source};
 use super::vocabulary::Vocabulary;
 use crate::tokenizer::TokenizerError;
 

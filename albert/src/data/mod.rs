@@ -42,6 +42,7 @@ pub mod settings;
 pub mod shard;
 mod shard_writer;
 pub mod shards;
+pub mod sources;
 pub mod split;
 #[cfg(test)]
 mod testing;
@@ -50,7 +51,7 @@ mod words;
 
 pub use batch::{Batch, BatchCapacity, Cursor};
 pub use build::{build, build_with};
-pub use corpus::{Document, Documents, Source, files};
+pub use corpus::{Document, Documents};
 pub use dataset::{BuildReport, Dataset, Index};
 pub use error::DataError;
 pub use evaluation::{Baseline, EvaluationSet, Unigram};
@@ -66,6 +67,7 @@ pub use settings::{
 };
 pub use shard_writer::ShardEntry;
 pub use shards::Shards;
+pub use sources::{Source, files};
 pub use split::{Side, Splitter};
 pub use vocabulary::Vocabulary;
 pub use words::count_words;

@@ -10,10 +10,11 @@ use std::path::Path;
 use engine::Communicator;
 use serde_json::json;
 
-use super::corpus::{Part, Source, invalid_utf8, too_long};
+use super::corpus::{invalid_utf8, too_long};
 use super::error::DataError;
 use super::json_lines;
 use super::settings::CorpusSettings;
+use super::sources::{Part, Source};
 use crate::ranks::expect_alike;
 use crate::tokenizer::{TrainerConfig, WordCounts};
 

@@ -1,0 +1,274 @@
+//! Where text comes from: files, patterns of names, memory; and the parts of it that ranks read.
+//!
+//! Ranks read different parts of a source (`Part`):
+//!
+//! ```text
+//! bytes       0            1 Mi           2 Mi           3 Mi
+//! cuts             |   |            |  |                    |  |
+//! documents   [ part 0             ][ part 1                ][ part 3 ..       part 2 is empty: no cut in it
+//! ```
+//!
+//! A cut is the end of a blank line; for paragraphs, of the last of N consecutive blank lines in one part, where N of them
+//! end a document. So it depends on the bytes of that part alone, and a reader that comes from an earlier part finds the same
+//! one. A part begins after its first cut and ends at the first cut of a later part.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::io::limits::{
+    self,
+    text::{self, Compression},
+};
+
+use super::error::DataError;
+
+/// Source of text. A file may be compressed with gzip or zstd; the path `-` is standard input.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A file.
+    File(PathBuf),
+    /// Text in memory.
+    Memory {
+        /// Name for messages and for the index.
+        name: String,
+        /// The bytes; checked like those of a file.
+        text: Arc<[u8]>,
+    },
+}
+
+impl Source {
+    /// Name in messages and in the index.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Memory { name, .. } => name.clone(),
+        }
+    }
+
+    /// True if it can be read again; a pipe or device cannot.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self {
+            Self::File(path) => {
+                !text::is_standard_input(path) && std::fs::metadata(path).is_ok_and(|about| about.is_file())
+            }
+            Self::Memory { .. } => true,
+        }
+    }
+
+    /// True if it is compressed.
+    fn is_compressed(&self) -> Result<bool, DataError> {
+        match self {
+            Self::File(path) => Ok(Compression::of_file(path).map_err(DataError::io(path, "read"))?.is_some()),
+            Self::Memory { .. } => Ok(false),
+        }
+    }
+
+    /// Largest document, and longest line, in bytes: a few bytes of a compressed file may be a gigabyte, and a pipe may have no end.
+    pub(super) fn largest_document(&self) -> Result<u64, DataError> {
+        let is_bounded = self.is_lasting() && !self.is_compressed()?;
+        Ok(if is_bounded { u64::MAX } else { limits::LARGEST_STREAM })
+    }
+
+    /// Size in bytes, for ranks that read different parts.
+    fn size(&self) -> Result<u64, DataError> {
+        match self {
+            Self::File(path) => {
+                if self.is_compressed()? {
+                    let problem = "compressed, and ranks read different parts of a text; unpack it first, or start one \
+                                   process";
+                    return Err(DataError::input(self.name(), problem));
+                }
+                let about = std::fs::metadata(path).map_err(DataError::io(path, "read"))?;
+                if !about.is_file() {
+                    let problem = "not a file, and ranks read different parts of a text; write the text to a file first, or \
+                                   start one process";
+                    return Err(DataError::input(self.name(), problem));
+                }
+                Ok(about.len())
+            }
+            Self::Memory { text, .. } => Ok(text.len() as u64),
+        }
+    }
+
+    /// Opens the source at the first line that starts in `range`, with the place of that line; at the end of `range` if there
+    /// is none.
+    pub(super) fn open(&self, range: &Range<u64>) -> Result<(Box<dyn BufRead + Send>, u64), DataError> {
+        let before = range.start.saturating_sub(1);
+        let mut reader: Box<dyn BufRead + Send> = match self {
+            Self::File(path) if !self.is_lasting() || self.is_compressed()? => {
+                // One process alone reads it, from the start.
+                let text = text::open(path).and_then(text::ahead).map_err(DataError::io(path, "read"))?;
+                debug_assert!(before == 0);
+                text
+            }
+            Self::File(path) => {
+                let mut file = File::open(path).map_err(DataError::io(path, "read"))?;
+                let about = file.metadata().map_err(DataError::io(path, "read"))?;
+                if about.is_dir() {
+                    let source = std::io::Error::other("it is a directory; give files or a pattern such as DIR/*.txt");
+                    return Err(DataError::io(path, "read")(source));
+                }
+                if before > 0 {
+                    file.seek(SeekFrom::Start(before)).map_err(DataError::io(path, "read"))?;
+                }
+                Box::new(BufReader::with_capacity(1 << 20, file))
+            }
+            Self::Memory { text, .. } => {
+                let mut cursor = Cursor::new(Arc::clone(text));
+                cursor.set_position(before);
+                Box::new(cursor)
+            }
+        };
+        let mut skipped = 0;
+        if range.start > 0 {
+            // The rest of the line that starts before.
+            let read = reader.by_ref().take(range.end - before).skip_until(b'\n');
+            skipped = read.map_err(DataError::io(Path::new(&self.name()), "read"))? as u64;
+        }
+        Ok((reader, before + skipped))
+    }
+
+    /// Lines that end in the first `bytes` bytes, for messages.
+    pub(super) fn lines_before(&self, bytes: u64) -> Result<u64, DataError> {
+        if bytes == 0 {
+            // A pipe cannot be read again.
+            return Ok(0);
+        }
+        let mut reader = self.open(&(0..u64::MAX))?.0.take(bytes);
+        let mut lines = 0;
+        while reader.skip_until(b'\n').map_err(DataError::io(Path::new(&self.name()), "read"))? > 0 {
+            lines += 1;
+        }
+        Ok(lines)
+    }
+}
+
+/// Part of a source that one rank reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Index of the source.
+    pub(super) source: usize,
+    /// Bytes of the source where it begins.
+    pub(super) bytes: Range<u64>,
+}
+
+impl Part {
+    /// Bytes of a part; of a few documents in tests.
+    pub(super) const BYTES: u64 = if cfg!(test) { 300 } else { 1 << 20 };
+
+    /// Parts of `sources` in order, and the sizes of the sources.
+    pub(super) fn all(sources: &[Source]) -> Result<(Vec<Self>, Vec<u64>), DataError> {
+        let sizes: Vec<u64> = sources.iter().map(Source::size).collect::<Result<_, _>>()?;
+        let of_source = |(source, size): (usize, &u64)| {
+            let starts = (0..size.div_ceil(Self::BYTES)).map(|i| i * Self::BYTES);
+            starts.map(move |start| Self { source, bytes: start..start + Self::BYTES })
+        };
+        Ok((sizes.iter().enumerate().flat_map(of_source).collect(), sizes))
+    }
+}
+
+/// Files of a list of paths, in its order; a path whose last part contains `*` or `?` is a pattern, whose files are sorted by
+/// name. Repeated files are dropped.
+///
+/// # Errors
+/// [`DataError::Missing`] for a path or a pattern without a file.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<Source>, DataError> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+        let exists = text::is_standard_input(path) || path.exists();
+        if exists || !name.contains(['*', '?']) {
+            if !exists {
+                return Err(DataError::Missing { path: path.clone() });
+            }
+            found.push(path.clone());
+            continue;
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut matching = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(DataError::io(folder, "read"))? {
+            let entry = entry.map_err(DataError::io(folder, "read"))?;
+            let is_match = entry.file_name().to_str().is_some_and(|n| matches(name.as_bytes(), n.as_bytes()));
+            if is_match && entry.path().is_file() {
+                matching.push(path.with_file_name(entry.file_name()));
+            }
+        }
+        if matching.is_empty() {
+            return Err(DataError::Missing { path: path.clone() });
+        }
+        matching.sort();
+        found.extend(matching);
+    }
+    let mut unique: Vec<PathBuf> = Vec::with_capacity(found.len());
+    for path in found {
+        if !unique.contains(&path) {
+            unique.push(path);
+        }
+    }
+    Ok(unique.into_iter().map(Source::File).collect())
+}
+
+/// True if `pattern` matches all of `name`; `*` is any run of bytes and `?` one byte.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    // Backtracking: the last star, and the bytes of the name that it has taken.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if p < pattern.len() && pattern[p] == b'*' {
+            star = Some((p, n));
+            p += 1;
+        } else if p < pattern.len() && (pattern[p] == b'?' || pattern[p] == name[n]) {
+            (p, n) = (p + 1, n + 1);
+        } else if let Some((at, taken)) = star {
+            star = Some((at, taken + 1));
+            (p, n) = (at + 1, taken + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_stand_for_the_files_that_match() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.txt", "a.txt", "c.md"] {
+            std::fs::write(folder.path().join(name), "x").unwrap();
+        }
+        let names = |patterns: &[&str]| {
+            let paths: Vec<PathBuf> = patterns.iter().map(|p| folder.path().join(p)).collect();
+            files(&paths)
+                .map(|found| found.iter().map(|s| s.name().rsplit('/').next().unwrap().to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["*.txt"]).unwrap(), ["a.txt", "b.txt"]);
+        assert_eq!(names(&["c.md", "?.txt", "a.txt"]).unwrap(), ["c.md", "a.txt", "b.txt"]);
+        assert!(names(&["*.rst"]).unwrap_err().to_string().contains("*.rst: no such file"));
+        assert!(names(&["gone.txt"]).unwrap_err().to_string().contains("gone.txt: no such file"));
+        let directory = Source::File(folder.path().into());
+        let error = directory.open(&(0..u64::MAX)).err().expect("a folder is no text");
+        assert!(error.to_string().contains("it is a directory"), "{error}");
+    }
+
+    #[test]
+    fn wildcards_match_as_in_a_shell() {
+        for (pattern, name, expected) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcd", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*a*b", "xaxxab", true),
+            ("**", "x", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} on {name}");
+        }
+    }
+}
