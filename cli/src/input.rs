@@ -7,10 +7,10 @@
 //! A command waits for one line and takes those behind it that have arrived: a script that asks line by line is answered line by
 //! line, and a file fills batches.
 
-use anyhow::{Result, bail};
-use engine::io::limits::text::{self, STANDARD_INPUT};
+use anyhow::{Result, anyhow, bail};
+use engine::io::limits::text::{self, LineError, STANDARD_INPUT};
 use std::{
-    io::{self, BufRead, Read},
+    io,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread,
@@ -95,30 +95,20 @@ fn place(name: &str, line: u64) -> String {
 }
 
 fn read(path: &Path, name: &str, sender: &SyncSender<Result<Line>>) -> Result<()> {
-    let failed = |error: io::Error| anyhow::anyhow!("{name} cannot be read: {error}");
-    let mut text = text::open(path).map_err(failed)?;
+    let failed = |error: io::Error| anyhow!("{name} cannot be read: {error}");
+    let mut lines = text::Lines::new(text::open(path).map_err(failed)?, LONGEST);
     for number in 1.. {
-        let mut bytes = Vec::new();
-        if text.by_ref().take(LONGEST + 1).read_until(b'\n', &mut bytes).map_err(failed)? == 0 {
-            break;
-        }
-        if bytes.len() as u64 > LONGEST {
-            bail!(
+        let text = match lines.next() {
+            Ok(Some(text)) => text.to_owned(),
+            Ok(None) => break,
+            Err(LineError::Read(error)) => return Err(failed(error)),
+            Err(LineError::TooLong(longest)) => bail!(
                 "{}: a line of more than {} MiB; put each text on a line of its own",
                 place(name, number),
-                LONGEST >> 20
-            );
-        }
-        let mut line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-        line = line.strip_suffix(b"\r").unwrap_or(line);
-        if number == 1 {
-            line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
-        }
-        let text = match std::str::from_utf8(line) {
-            Ok(text) => text.to_owned(),
-            Err(error) => {
-                let at = error.valid_up_to();
-                bail!("{}: invalid UTF-8 at byte {} (0x{:02X})", place(name, number), at + 1, line[at]);
+                longest >> 20
+            ),
+            Err(LineError::NotUtf8 { at, byte }) => {
+                bail!("{}: invalid UTF-8 at byte {at} (0x{byte:02X})", place(name, number))
             }
         };
         if sender.send(Ok(Line { number, text })).is_err() {

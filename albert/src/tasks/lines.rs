@@ -2,15 +2,12 @@
 //! gzip and zstd are decoded. Limits: 1 GiB a line, 256 MiB in a compressed file, a pipe or a device.
 
 use engine::io::limits::LARGEST_STREAM;
-use engine::io::limits::text::{self, Compression, Text};
-use std::io::{BufRead, Read};
+use engine::io::limits::text::{self, BYTE_ORDER_MARK, Compression, LineError, Text};
+use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::error::{Place, TaskError};
-
-/// U+FEFF, which some editors write.
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Text of a file, or of standard input for `-`.
 pub(super) type Input = Text;
@@ -63,48 +60,32 @@ fn longest(path: &Path) -> u64 {
 /// Lines of a file.
 pub(super) struct Lines {
     path: Arc<Path>,
-    file: Input,
-    bytes: Vec<u8>,
-    line: u64,
-    longest: u64,
+    lines: text::Lines,
 }
 
 impl Lines {
     pub(super) fn open(path: &Path) -> Result<Self, TaskError> {
         let (file, longest) = (open_lines(path)?, longest(path));
-        Ok(Self { path: path.into(), file, bytes: Vec::new(), line: 0, longest })
+        Ok(Self { path: path.into(), lines: text::Lines::new(file, longest) })
     }
 
     /// The last line read.
     pub(super) fn place(&self) -> Place {
-        Place { path: self.path.clone(), line: self.line }
+        Place { path: self.path.clone(), line: self.lines.number() }
     }
 
     /// The next line without its end, or `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<&str>, TaskError> {
-        self.bytes.clear();
-        let mut file = self.file.by_ref().take(self.longest + 1);
-        if file.read_until(b'\n', &mut self.bytes).map_err(TaskError::io(&self.path, "read"))? == 0 {
-            return Ok(None);
-        }
-        self.line += 1;
-        if self.bytes.len() as u64 > self.longest {
-            let problem = format!("a line of more than {} bytes; is it a file of examples?", self.longest);
-            return Err(self.place().error(problem));
-        }
-        let mut line = self.bytes.as_slice();
-        line = line.strip_suffix(b"\n").unwrap_or(line);
-        line = line.strip_suffix(b"\r").unwrap_or(line);
-        if self.line == 1 {
-            line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
-        }
-        match std::str::from_utf8(line) {
-            Ok(line) => Ok(Some(line)),
-            Err(error) => {
-                let at = Place { path: self.path.clone(), line: self.line };
-                let byte = error.valid_up_to() + 1;
-                Err(at.error(format!("invalid UTF-8 at byte {byte}; save the file as UTF-8")))
+        let at = |line| Place { path: self.path.clone(), line };
+        let number = self.lines.number() + 1;
+        self.lines.next().map_err(|error| match error {
+            LineError::Read(error) => TaskError::io(&self.path, "read")(error),
+            LineError::TooLong(longest) => {
+                at(number).error(format!("a line of more than {longest} bytes; is it a file of examples?"))
             }
-        }
+            LineError::NotUtf8 { at: byte, .. } => {
+                at(number).error(format!("invalid UTF-8 at byte {byte}; save the file as UTF-8"))
+            }
+        })
     }
 }

@@ -23,6 +23,9 @@ pub const STANDARD_INPUT: &str = "-";
 /// Largest window of zstd: that of `zstd --ultra -22` and of `--long`.
 pub const LARGEST_WINDOW: u64 = 128 << 20;
 
+/// U+FEFF, which some editors write at the start of a file.
+pub const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Size of buffers.
 const BUFFER: usize = 1 << 20;
 
@@ -106,6 +109,69 @@ impl Read for Limited {
         let count = self.text.read(&mut out[..most])?;
         self.left -= count as u64;
         Ok(count)
+    }
+}
+
+/// Lines of a text: UTF-8, without their ends, carriage returns before them, and a byte-order mark before the first.
+pub struct Lines {
+    text: Text,
+    longest: u64,
+    bytes: Vec<u8>,
+    number: u64,
+}
+
+/// Why a line cannot be read.
+#[derive(Debug)]
+pub enum LineError {
+    /// The text cannot be read.
+    Read(io::Error),
+    /// It is longer than the limit, in bytes.
+    TooLong(u64),
+    /// It is not UTF-8, from this byte on, counted from 1.
+    NotUtf8 {
+        /// The byte's position in the line.
+        at: usize,
+        /// The byte.
+        byte: u8,
+    },
+}
+
+impl Lines {
+    /// The lines of `text`, of at most `longest` bytes each.
+    pub fn new(text: Text, longest: u64) -> Self {
+        Self { text, longest, bytes: Vec::new(), number: 0 }
+    }
+
+    /// Number of the line that was read last, counted from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The next line, or `None` after the last.
+    ///
+    /// # Errors
+    /// See [`LineError`]. The line counts as read.
+    #[allow(clippy::should_implement_trait)] // the line is borrowed
+    pub fn next(&mut self) -> Result<Option<&str>, LineError> {
+        self.bytes.clear();
+        // Two bytes more: those of its end.
+        let mut text = self.text.by_ref().take(self.longest + 2);
+        if text.read_until(b'\n', &mut self.bytes).map_err(LineError::Read)? == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        let mut line = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
+        line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.len() as u64 > self.longest {
+            return Err(LineError::TooLong(self.longest));
+        }
+        if self.number == 1 {
+            line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
+        }
+        std::str::from_utf8(line).map(Some).map_err(|error| {
+            let at = error.valid_up_to();
+            LineError::NotUtf8 { at: at + 1, byte: line[at] }
+        })
     }
 }
 
@@ -343,6 +409,25 @@ mod tests {
             let read = bounded(decoded(Cursor::new(gzip(b"text"))).unwrap(), limit).read_to_end(&mut out);
             assert_eq!(read.is_ok(), is_whole, "{limit}");
         }
+    }
+
+    #[test]
+    fn lines_have_no_ends_and_a_limit() {
+        let lines = |bytes: &[u8], longest| Lines::new(decoded(Cursor::new(bytes.to_vec())).unwrap(), longest);
+        let mut some = lines("\u{feff}one\r\n\n\u{feff}two\nthr\r".as_bytes(), 6);
+        for (number, line) in [(1, "one"), (2, ""), (3, "\u{feff}two"), (4, "thr")] {
+            assert_eq!(some.next().unwrap(), Some(line));
+            assert_eq!(some.number(), number);
+        }
+        assert!(some.next().unwrap().is_none());
+        for (text, is_read) in
+            [("12345", true), ("12345\n", true), ("12345\r\n", true), ("123456", false), ("123456\n", false)]
+        {
+            let mut lines = lines(text.as_bytes(), 5);
+            assert_eq!(lines.next().is_ok(), is_read, "{text:?}");
+        }
+        let error = lines(b"ab\xffc\n", 5).next().map(|_| ()).unwrap_err();
+        assert!(matches!(error, LineError::NotUtf8 { at: 3, byte: 0xFF }));
     }
 
     #[test]
