@@ -56,10 +56,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 break;
             }
             let examples = of_lines(&lines, &batch, &predictor.task().problem)?;
-            let predictions = predictor.predict(&examples)?;
-            let mut text = String::new();
-            for (at, prediction) in predictions.iter().enumerate() {
-                text += &in_line(arguments, &predictor, &examples, at, prediction);
+            let predictions = if examples.is_empty() { vec![] } else { predictor.predict(&examples)? };
+            let (mut text, mut answered) = (String::new(), 0);
+            for line in &batch {
+                if has_example(line, &predictor.task().problem) {
+                    let truncated = predictor.truncated()[answered];
+                    text += &in_line(arguments, &predictor, (&examples, answered), &predictions[answered], truncated);
+                    answered += 1;
+                } else {
+                    let (examples, prediction) = (Examples::Tagged(vec![tagged(vec![])]), Prediction::Words(vec![]));
+                    text += &in_line(arguments, &predictor, (&examples, 0), &prediction, 0);
+                }
                 text.push('\n');
             }
             out.put(&text)?;
@@ -69,7 +76,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let examples = example(first, second, &predictor.task().problem).map_err(anyhow::Error::msg)?;
         let predictions = predictor.predict(&examples)?;
         if arguments.streaming.results.json {
-            out.put(&(in_line(arguments, &predictor, &examples, 0, &predictions[0]) + "\n"))?;
+            let line = in_line(arguments, &predictor, (&examples, 0), &predictions[0], predictor.truncated()[0]);
+            out.put(&(line + "\n"))?;
         } else {
             out.put(&in_full(&predictor.task().problem, &examples, &predictions[0]))?;
         }
@@ -95,13 +103,24 @@ fn example(first: String, second: Option<String>, problem: &Problem) -> Result<E
     match second {
         Some(_) => Err("the model tags words and takes one text"),
         None if words.is_empty() => Err("the text contains no words to tag"),
-        None => Ok(Examples::Tagged(vec![Tagged { id, words, tags: Vec::new() }])),
+        None => Ok(Examples::Tagged(vec![tagged(words)])),
     }
 }
 
+/// Words to tag.
+fn tagged(words: Vec<String>) -> Tagged {
+    Tagged { id: String::new(), words, tags: Vec::new() }
+}
+
+/// False for a line without words to tag, whose answer is a line without tags: answers stay beside their lines.
+fn has_example(line: &Line, problem: &Problem) -> bool {
+    !matches!(problem, Problem::Tags { .. }) || !line.text.trim().is_empty()
+}
+
+/// The examples of lines.
 fn of_lines(lines: &Lines, batch: &[Line], problem: &Problem) -> Result<Examples> {
     let mut all: Option<Examples> = None;
-    for line in batch {
+    for line in batch.iter().filter(|line| has_example(line, problem)) {
         let (first, second) = match line.text.split_once('\t') {
             Some((first, second)) => (first, Some(second.to_owned())),
             None => (line.text.as_str(), None),
@@ -113,21 +132,22 @@ fn of_lines(lines: &Lines, batch: &[Line], problem: &Problem) -> Result<Examples
             None => all = Some(one),
         }
     }
-    Ok(all.expect("a batch has lines"))
+    // Without words to tag in any line.
+    Ok(all.unwrap_or(Examples::Tagged(vec![])))
 }
 
 /// A prediction in one line: the label and its probability, or JSON.
 fn in_line(
     arguments: &Arguments,
     predictor: &Predictor,
-    examples: &Examples,
-    at: usize,
+    (examples, at): (&Examples, usize),
     prediction: &Prediction,
+    truncated: usize,
 ) -> String {
     let task = predictor.task();
     if arguments.streaming.results.json {
         let mut line = if arguments.streaming.results.with_input { examples.input(at) } else { Map::new() };
-        line.extend(prediction.fields(task, predictor.truncated()[at]));
+        line.extend(prediction.fields(task, truncated));
         return Value::Object(line).to_string();
     }
     let labels = task.problem.labels();

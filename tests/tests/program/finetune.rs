@@ -2,7 +2,7 @@
 
 use albert::config::AlbertConfig;
 use albert_tests::{
-    program::{albert, finish},
+    program::{albert, finish, finish_with_input},
     run_folder::random_model,
 };
 use engine::philox::Stream;
@@ -229,6 +229,25 @@ fn a_task_of_glue_goes_from_its_files_to_its_submission() {
     let text = fs::read_to_string(world.path("send/MNLI-mm.tsv")).unwrap();
     assert!(text.starts_with("index\tprediction\n0\t") && text.lines().count() == 7, "{text}");
     assert!(text.lines().skip(1).all(|line| labels.iter().any(|label| line.ends_with(label))), "{text}");
+}
+
+#[test]
+fn a_line_without_words_has_an_answer_without_tags() {
+    let world = World::new();
+    for name in ["data/train.tsv", "data/dev.tsv"] {
+        world.write(name, "rain\tB-W\nfalls\tO\n");
+    }
+    finish(&mut albert(&world.finetune("tag", "tagger", &["--steps", "1"]))).succeeds();
+    let model = world.arg("tagger");
+    let classify = |input: &[u8], more: &[&str]| {
+        let arguments = [&["classify", "--model", &model, "--quiet", "-"], more].concat();
+        finish_with_input(&mut albert(&arguments), input).succeeds().stdout
+    };
+    let words = |line: &str| line.split_whitespace().count();
+    assert_eq!(classify(b"rain\n\nrain falls\n \n", &[]).lines().map(words).collect::<Vec<_>>(), [1, 0, 2, 0]);
+    assert_eq!(classify(b"\n", &[]), "\n");
+    let blank = classify(b"\n", &["--json", "--with-input"]);
+    assert_eq!(blank, "{\"words\":[],\"tags\":[],\"probabilities\":[]}\n");
 }
 
 #[test]
