@@ -23,7 +23,7 @@ mod tests;
 
 pub use plan::{Budget, Input, Plan, Row, Section, TaskPlan, Variant};
 pub use result::{PretrainResult, RunResult, TaskResult};
-pub use run::{RunOutcome, Stage, Watcher, ablate};
+pub use run::{Ablation, RunOutcome, Stage, Watcher, ablate, read};
 pub use table::{Cell, Table, tables};
 
 use engine::EngineError;

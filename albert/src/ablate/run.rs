@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::io::{create_dir_synced, write_atomically};
+use engine::io::{create_dir_synced, limits, write_atomically};
 use engine::{Device, EngineError};
 
 use super::AblationError;
 use super::plan::{Budget, Plan, TaskPlan, Variant, folder_name};
 use super::result::{PretrainResult, RunResult, TaskResult};
-use super::table::tables;
+use super::table::{Table, tables};
 use crate::checkpoint::ModelFolder;
 use crate::data::Objective;
 use crate::finetune::{
@@ -261,7 +261,7 @@ impl Runner<'_> {
         let failed = |source: PretrainError| AblationError::Row { row: variant.name.clone(), source: Box::new(source) };
         let mut recipe = variant.recipe.clone();
         recipe.seed = seed;
-        let folder = self.place(variant, seed).join("pretrain");
+        let folder = self.place(variant, seed).join(PRETRAINING);
         let (mode, device, observer) = (StartMode::Resume, self.device.clone(), watcher.pretraining());
         let outcome = pretrain(&recipe, &self.sources, &folder, mode, device, self.stop, observer).map_err(failed)?;
         let summary = match outcome {
@@ -335,7 +335,7 @@ impl Runner<'_> {
         place: &Path,
         observer: &mut dyn Observer<Finetuning>,
     ) -> Result<Outcome<FinetuneSummary>, FinetuneError> {
-        let model = place.join("pretrain").join("last");
+        let model = place.join(PRETRAINING).join("last");
         let config = ModelFolder::open(&model)?.config().config.clone();
         let mut recipe = FinetuneRecipe::for_task(task.task, &config).with("", &task.set)?;
         recipe.seed = seed;
@@ -362,9 +362,63 @@ impl Runner<'_> {
         let mut json = serde_json::to_string_pretty(&tables).expect("a table has string keys");
         json.push('\n');
         write_atomically(self.folder.join("table.md"), |out| out.write_all(markdown.as_bytes()))?;
-        Ok(write_atomically(self.folder.join("table.json"), |out| out.write_all(json.as_bytes()))?)
+        Ok(write_atomically(self.folder.join(TABLE), |out| out.write_all(json.as_bytes()))?)
     }
 }
+
+/// Results of an ablation, as its folder has them.
+#[derive(Clone, Debug)]
+pub struct Ablation {
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// Folders of pre-training, and names: each row under its first seed.
+    pub runs: Vec<(PathBuf, String)>,
+}
+
+/// The results in `folder`; `None` if it is not one of an ablation.
+///
+/// # Errors
+/// A file cannot be read, or the table is damaged.
+pub fn read(folder: &Path) -> Result<Option<Ablation>, AblationError> {
+    let path = folder.join(TABLE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text =
+        limits::read_text(&path, limits::LARGEST_SETTINGS).map_err(|error| EngineError::io(&path, "read", error))?;
+    let tables = serde_json::from_str(&text)
+        .map_err(|error| AblationError::Folder(format!("{}: no table of an ablation: {error}", path.display())))?;
+    let mut runs = Vec::new();
+    for (name, row) in folders(folder)? {
+        let seeds = folders(&row)?.into_iter().filter_map(|(name, place)| {
+            let seed: u64 = name.strip_prefix("seed-")?.parse().ok()?;
+            let run = place.join(PRETRAINING);
+            run.join("metrics.jsonl").exists().then_some((seed, run))
+        });
+        runs.extend(seeds.min().map(|(seed, run)| (run, format!("{name} seed {seed}"))));
+    }
+    Ok(Some(Ablation { tables, runs }))
+}
+
+/// Names and paths of the folders in `folder`, sorted.
+fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>, AblationError> {
+    let mut found = Vec::new();
+    let failed = |error| EngineError::io(folder, "read", error);
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_dir() {
+            found.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Folder of pre-training in that of a run.
+const PRETRAINING: &str = "pretrain";
+
+/// The tables, for programs.
+const TABLE: &str = "table.json";
 
 /// Folder of a run's training states.
 const STATES: &str = "checkpoints";

@@ -6,14 +6,14 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, Row, Variant};
 use super::result::RunResult;
 use crate::metrics::percent;
 
 /// A figure over the seeds for which it was measured.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// One value per seed, in the order of the seeds.
     pub values: Vec<f64>,
@@ -50,7 +50,7 @@ impl Cell {
 }
 
 /// One line of a table.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Name of the row.
     pub name: String,
@@ -69,7 +69,7 @@ pub struct Line {
 }
 
 /// Results of a section of the plan.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// Title of the section.
     pub title: String,
@@ -143,18 +143,16 @@ fn budget<'v>(variants: impl Iterator<Item = &'v Variant>) -> String {
     }
 }
 
-/// The table in Markdown.
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "### {}\n", self.title)?;
+impl Table {
+    /// Rows of cells; the first row has the names of the columns.
+    pub fn grid(&self) -> Vec<Vec<String>> {
         let first = self.lines.iter().find_map(|line| line.speed.mean);
-        let mut head = vec!["", "parameters", "tokens/s", "speed", "MLM %", "NSP %", "SOP %"];
-        head.extend(self.tasks.iter().map(String::as_str));
+        let mut head = ["", "parameters", "tokens/s", "speed", "MLM %", "NSP %", "SOP %"].map(str::to_owned).to_vec();
+        head.extend(self.tasks.iter().cloned());
         if self.tasks.len() > 1 {
-            head.push("average");
+            head.push("average".to_owned());
         }
-        writeln!(f, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()))?;
-        for line in &self.lines {
+        let row = |line: &Line| {
             let speed =
                 line.speed.mean.zip(first).map_or("-".to_owned(), |(own, first)| format!("{:.2}x", own / first));
             let parameters = format!("{:.2} M", line.parameters as f64 / 1e6);
@@ -165,15 +163,31 @@ impl fmt::Display for Table {
             if self.tasks.len() > 1 {
                 cells.push(line.average.percent());
             }
+            cells
+        };
+        std::iter::once(head).chain(self.lines.iter().map(row)).collect()
+    }
+
+    /// The budget, and the problems of diverged runs.
+    pub fn remarks(&self) -> Vec<String> {
+        let of =
+            |line: &Line| line.problems.iter().map(|problem| format!("{}: {problem}.", line.name)).collect::<Vec<_>>();
+        std::iter::once(self.budget.clone()).chain(self.lines.iter().flat_map(of)).collect()
+    }
+}
+
+/// The table in Markdown.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "### {}\n", self.title)?;
+        for (at, cells) in self.grid().iter().enumerate() {
             writeln!(f, "| {} |", cells.join(" | "))?;
-        }
-        writeln!(f, "\n{}", self.budget)?;
-        for line in &self.lines {
-            for problem in &line.problems {
-                writeln!(f, "{}: {problem}.", line.name)?;
+            if at == 0 {
+                writeln!(f, "|{}", "---|".repeat(cells.len()))?;
             }
         }
-        Ok(())
+        writeln!(f)?;
+        self.remarks().iter().try_for_each(|remark| writeln!(f, "{remark}"))
     }
 }
 

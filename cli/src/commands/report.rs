@@ -1,7 +1,10 @@
 //! `albert report`: one or several runs on a page, or as JSON.
 
 use crate::output::{results, tell};
-use albert::report::{RunLog, sections, write_html};
+use albert::{
+    ablate,
+    report::{RunLog, Section, sections, write_html},
+};
 use anyhow::{Result, ensure};
 use clap::Args;
 use engine::io::check_output;
@@ -15,9 +18,10 @@ use std::{
 #[command(after_help = "Examples:
   albert report runs/small
   albert report runs/a runs/b runs/c -o comparison.html
+  albert report runs/ablation
   albert report runs/small --json | jq .figures.mlm_loss")]
 pub(crate) struct Arguments {
-    /// Run folders, of pre-training or fine-tuning
+    /// Run folders, of pre-training or fine-tuning, or of an ablation: its table, and each of its rows under the first seed
     #[arg(required = true)]
     runs: Vec<PathBuf>,
     /// HTML page to write
@@ -29,11 +33,22 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let logs: Vec<RunLog> = arguments
-        .runs
-        .iter()
-        .map(|folder| Ok(RunLog::read(folder, &name(folder, &arguments.runs))?))
-        .collect::<Result<_>>()?;
+    let (mut tables, mut logs) = (vec![], vec![]);
+    for folder in &arguments.runs {
+        let name = name(folder, &arguments.runs);
+        let Some(ablation) = ablate::read(folder)? else {
+            logs.push(RunLog::read(folder, &name)?);
+            continue;
+        };
+        for table in &ablation.tables {
+            let title = format!("{name}: {}", table.title);
+            tables.push(Section::Grid { title, rows: table.grid() });
+            tables.push(Section::Text { title: "Remarks".into(), text: table.remarks().join("\n") });
+        }
+        for (run, name) in &ablation.runs {
+            logs.push(RunLog::read(run, name)?);
+        }
+    }
     if arguments.json {
         let mut out = results();
         for log in &logs {
@@ -47,8 +62,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         "--output {}: expected a name that ends in .html",
         arguments.output.display()
     );
-    let title = logs.iter().map(|log| log.name.as_str()).collect::<Vec<_>>().join(", ");
-    write_html(&arguments.output, &title, &sections(&logs))?;
+    let title = arguments.runs.iter().map(|folder| name(folder, &arguments.runs)).collect::<Vec<_>>().join(", ");
+    tables.extend(sections(&logs));
+    write_html(&arguments.output, &title, &tables)?;
     tell!("wrote {}", arguments.output.display());
     Ok(ExitCode::SUCCESS)
 }

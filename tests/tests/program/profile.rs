@@ -87,4 +87,14 @@ fn an_ablation_prints_a_table_for_each_stage() {
     fs::write(world.path("plan.toml"), world.plan("[1]", 3, "")).expect("the world is writable");
     let ablated = run(&["ablate", &world.text_path("plan.toml"), "--output", &output, "--profile"]);
     assert_eq!(calls(&ablated, "attention.backward"), [2 * 3, 2 * 2, 2 * 3, 2 * 2]);
+
+    let page = world.text_path("page.html");
+    run(&["report", &output, "-o", &page]);
+    let page = fs::read_to_string(page).expect("it was written");
+    let table = fs::read_to_string(world.path("ablation/table.md")).expect("it was written");
+    let cells = table.lines().filter(|line| line.starts_with("| ")).flat_map(|line| line.split(" | "));
+    for cell in cells.map(|cell| cell.trim_matches(['|', ' '])) {
+        assert!(page.contains(&format!(">{cell}<")), "{cell}: {page}");
+    }
+    assert!(page.contains("Budget of each row: ") && page.contains("Settings that differ"), "{page}");
 }
