@@ -18,7 +18,7 @@ if ! "$folder/python/bin/pip" install --quiet selenium; then
   echo "SKIPPED: reports in a browser: selenium cannot be installed here"
   exit 0
 fi
-cargo build --release --quiet --bin albert
+cargo build --release --quiet --workspace --bin albert
 albert=$target/release/albert
 text=cli/data/public_domain.txt
 shape=(model.embedding_size=32 model.hidden_size=64 model.num_hidden_layers=2 model.num_attention_heads=2
@@ -34,7 +34,7 @@ done
 {
   printf 'text\tlabel\n'
   # A label that is HTML, and texts that are scripts: all of it is shown as text.
-  awk 'length > 20 && length < 200 { n++; print $0 " <script>alert(" n ")</script>\t" (n % 2 ? "<b>odd</b>" : "even") }' "$text" | head -n 600
+  awk 'length > 20 && length < 200 && n < 600 { n++; print $0 " <script>alert(" n ")</script>\t" (n % 2 ? "<b>odd</b>" : "even") }' "$text"
 } >"$folder/train.tsv"
 "$albert" finetune classify --model "$folder/rate-0.01" --train "$folder/train.tsv" --dev "$folder/train.tsv" \
   -o "$folder/tuned" --steps 40 --quiet >/dev/null

@@ -4,7 +4,7 @@
     python tests/browser/check.py --pictures FOLDER page.html ..
 
 At 360 and 1,280 pixels, in the light and the dark scheme: nothing is wider than the window (except inside of boxes that scroll), no two
-texts of a picture overlap, and no text of a picture is smaller than 8 pixels on the screen at 400 pixels. Needs chromium and
+texts of a picture overlap, no cell of a table is broken into single letters, and no text of a picture is smaller than 8 pixels on the screen at 400 pixels. Needs chromium and
 chromedriver, such as Debian's packages chromium and chromium-driver.
 """
 
@@ -21,6 +21,10 @@ LOOK = """
 const problems = [];
 const wide = document.documentElement.scrollWidth;
 if (wide > window.innerWidth) problems.push(`the page is ${wide} pixels wide in a window of ${window.innerWidth}`);
+for (const cell of document.querySelectorAll("td, th")) {
+  const text = cell.textContent.trim();
+  if (text.length > 3 && cell.getBoundingClientRect().width < 24) problems.push(`"${text}" is broken into pieces`);
+}
 for (const picture of document.querySelectorAll("svg")) {
   const texts = [...picture.querySelectorAll("text")].map(text => [text.textContent.trim(), text.getBoundingClientRect()]);
   const seen = texts.filter(([text, box]) => text && box.width > 0);

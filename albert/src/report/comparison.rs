@@ -47,18 +47,29 @@ pub struct RunLog {
     tokens: Option<f64>,
 }
 
-/// Adds the numbers in `value` under their names; those inside of an object have its name before them.
+/// Objects of a record whose numbers go by their own names.
+const GROUPS: [&str; 2] = ["measured", "figures"];
+
+/// Adds the numbers in `value` under their names; those inside of an object that is no group have its name before them. A list of
+/// names and values is like an object.
 fn numbers(name: &str, value: &Value, add: &mut impl FnMut(&str, f64)) {
+    let mut member = |key: &str, value: &Value| match name {
+        _ if GROUPS.contains(&key) => numbers(name, value, add),
+        "" => numbers(key, value, add),
+        name => numbers(&format!("{name}.{key}"), value, add),
+    };
     match value {
+        Value::Object(object) => object.iter().for_each(|(key, value)| member(key, value)),
+        Value::Array(list) => {
+            for pair in list {
+                if let [Value::String(key), value] = &pair.as_array().map_or(&[][..], Vec::as_slice) {
+                    member(key, value);
+                }
+            }
+        }
         Value::Number(number) => {
             if let Some(number) = number.as_f64() {
                 add(name, number);
-            }
-        }
-        Value::Object(object) => {
-            for (key, value) in object {
-                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
-                numbers(&name, value, add);
             }
         }
         _ => {}
@@ -188,7 +199,14 @@ fn figures_table(runs: &[RunLog]) -> Section {
 /// A panel for each figure: of one run training and evaluation, of several the runs.
 fn panels(runs: &[RunLog]) -> Vec<Panel> {
     let mut names: Vec<&String> = runs.iter().flat_map(|run| run.train.keys().chain(run.evaluation.keys())).collect();
-    names.sort();
+    // Losses first, then accuracies.
+    let rank = |name: &str| match name.rsplit('.').next().unwrap_or(name) {
+        "loss" => 0,
+        name if name.ends_with("loss") => 1,
+        name if name.ends_with("accuracy") => 2,
+        _ => 3,
+    };
+    names.sort_by_key(|name| (rank(name), *name));
     names.dedup();
     let mut panels = Vec::new();
     for name in names {
@@ -229,7 +247,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let lines = format!(
             "{{\"kind\":\"train\",\"step\":10,\"loss\":2.0,\"learning_rate\":{rate},\"tokens\":5,\"seconds\":1.0}}\n\
-             {{\"kind\":\"evaluation\",\"step\":10,\"loss\":3.0,\"figures\":{{\"accuracy\":0.5}},\"seconds\":2.0}}\n\
+             {{\"kind\":\"evaluation\",\"step\":10,\"measured\":{{\"loss\":3.0,\"count\":7,\"figures\":[[\"accuracy\",0.5]]}},\"seconds\":2.0}}\n\
              {{\"kind\":\"train\",\"st"
         );
         std::fs::write(folder.path().join("metrics.jsonl"), lines).unwrap();
@@ -241,7 +259,7 @@ mod tests {
     fn a_run_has_its_last_figures_and_its_settings() {
         let run = run("a", 0.5);
         let value = run.to_json();
-        assert_eq!((&value["steps"], &value["figures"]["figures.accuracy"]), (&json!(10), &json!(0.5)));
+        assert_eq!((&value["steps"], &value["figures"]["accuracy"]), (&json!(10), &json!(0.5)));
         assert_eq!((&value["figures"]["train.loss"], &value["figures"]["loss"]), (&json!(2.0), &json!(3.0)));
         assert_eq!((&value["settings"]["optimizer.rate"], &value["seconds"]), (&json!("0.5"), &json!(2.0)));
     }

@@ -46,7 +46,7 @@ pub enum Section {
 /// In a dark scheme pictures are inverted and their hues turned back, so that they keep their colors.
 const STYLE: &str = ":root{color-scheme:light dark}\
     body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
-    overflow-wrap:anywhere}.wide{overflow-x:auto}\
+    overflow-wrap:anywhere}.wide{overflow-x:auto}.wide th,.grid td{overflow-wrap:normal}\
     table{border-collapse:collapse}td{padding:.2em 1em .2em 0;border-bottom:1px solid #ddd;vertical-align:top}\
     th{text-align:left;padding:.2em 1em .2em 0;border-bottom:2px solid #999}\
     pre{background:#f6f6f6;padding:1em;overflow:auto}svg{max-width:100%;height:auto}.wide svg{max-width:none}\
@@ -136,7 +136,7 @@ fn figure(panel: &Panel) -> Result<String, String> {
 
 /// A table whose first row is its head.
 fn grid(rows: &[Vec<String>]) -> String {
-    let mut out = String::from("<div class=\"wide\"><table>");
+    let mut out = String::from("<div class=\"wide\"><table class=\"grid\">");
     for (number, row) in rows.iter().enumerate() {
         let cell = if number == 0 { "th" } else { "td" };
         out.push_str("<tr>");

@@ -12,7 +12,7 @@ body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color
 overflow-wrap:anywhere}.wide{overflow-x:auto}td,th{white-space:nowrap}\
 table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}code{background:#f2f2f2;padding:2px 4px}\
-svg{max-width:100%;height:auto}\
+svg{width:100%;max-width:720px;height:auto}\
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#15171a}td,th{border-color:#444}code{background:#22252a}\
 svg{filter:invert(.91) hue-rotate(180deg)}}";
 
