@@ -396,7 +396,7 @@ impl<U: MatrixUnit + 'static> Tile for UnitDot<U> {
 #[cfg(target_arch = "x86_64")]
 impl<U: MatrixUnit + 'static> Microkernel for UnitDot<U> {
     #[inline(always)]
-    unsafe fn tile(
+    unsafe fn tile<const H: usize>(
         self,
         height: usize,
         [depth, _]: [usize; 2],

@@ -44,17 +44,8 @@ pub(crate) struct Steps {
 
 /// A of a product.
 pub(crate) trait RowPanels<M: Microkernel>: Copy + Sync {
-    /// Steps of `height` rows of A from `row` on. If A needs packing, the panel is packed into `out`; if `is_new` is false,
-    /// `out` still holds it from the previous call.
-    fn panel<'o>(
-        &self,
-        m: M,
-        steps: Steps,
-        row: usize,
-        height: usize,
-        is_new: bool,
-        out: &'o mut [M::A],
-    ) -> PanelA<'o, M::A>
+    /// Steps of `height` rows of A from `row` on. If A needs packing, the panel is packed into `out`.
+    fn panel<'o>(&self, m: M, steps: Steps, row: usize, height: usize, out: &'o mut [M::A]) -> PanelA<'o, M::A>
     where
         Self: 'o;
 }
@@ -84,7 +75,7 @@ pub(crate) struct RowsOfGroups<'a, G> {
 
 impl<'a, G: Copy + Sync, M: Microkernel<A = G>> RowPanels<M> for RowsOfGroups<'a, G> {
     #[inline(always)]
-    fn panel<'o>(&self, _: M, steps: Steps, row: usize, _: usize, _: bool, _: &'o mut [G]) -> PanelA<'o, G>
+    fn panel<'o>(&self, _: M, steps: Steps, row: usize, _: usize, _: &'o mut [G]) -> PanelA<'o, G>
     where
         'a: 'o,
     {
@@ -139,7 +130,6 @@ impl<'a, S: Simd> RowPanels<Fma<S>> for MatrixA<'a> {
         Steps { start, depth }: Steps,
         row: usize,
         height: usize,
-        is_new: bool,
         out: &'o mut [f32],
     ) -> PanelA<'o, f32>
     where
@@ -156,11 +146,8 @@ impl<'a, S: Simd> RowPanels<Fma<S>> for MatrixA<'a> {
                 PanelA { a: &a[at..], row_stride, k_stride, part_stride: 0 }
             }
             _ => {
-                if is_new {
-                    let block =
-                        pack::Block { source: self.a.from(at), leading: lda, k_contiguous, count: height, depth };
-                    simd.vectorize(Pack { block, width: height, out: &mut out[..height * depth] });
-                }
+                let block = pack::Block { source: self.a.from(at), leading: lda, k_contiguous, count: height, depth };
+                simd.vectorize(Pack { block, width: height, out: &mut out[..height * depth] });
                 PanelA { a: out, row_stride: 1, k_stride: height, part_stride: 0 }
             }
         }

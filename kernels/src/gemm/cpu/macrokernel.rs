@@ -12,7 +12,8 @@ use crate::extent::{area, index, span};
 use crate::gemm::epilogue::{Mask, Position, Scales, Sums, TileEpilogue};
 use crate::gemm::operand::Output;
 use crate::pool::{Disjoint, part};
-use crate::simd::Simd;
+use crate::register_tile::for_height;
+use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
 /// Source of the values that a tile is added to.
@@ -96,39 +97,64 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
         let dropout = if tiles.last { tiles.epilogue.dropout() } else { None };
         let (tiles_m, tiles_n) = (rows.len().div_ceil(mr), columns.len().div_ceil(nr));
         debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
-        let (outer, inner) = if tiles.by_columns { (tiles_n, tiles_m) } else { (tiles_m, tiles_n) };
-        let (mut before, mut panel, mut buffer) = (None, 0..0, 0);
+        let (outer, inner) = if tiles.by_columns { (tiles_n, tiles_m) } else { (tiles_m, 1) };
+        let mut pending = Pending::default();
         for x in 0..outer {
             for y in 0..inner {
-                let (i, j) = if tiles.by_columns { (y, x) } else { (x, y) };
-                let is_new = tiles.by_columns || j == 0;
-                // Its divisions take as long as a step of the kernel: once a row of tiles.
-                if is_new {
-                    panel = part(rows.len(), tiles.row_unit, tiles_m, i);
-                }
-                let (row, column, height) = (rows.start + panel.start, columns.start + j * nr, panel.len());
-                let panel_a = a.panel(m, tiles.steps, row, height, is_new, packed_a);
-                let panel_b = b.panel(j, column + nr <= columns.end);
-                let tile = SummedTile { row, column, height, place: tiles.place::<M>(height, column, buffer) };
-                tiles.sum(m, &tile, panel_a, panel_b);
-                // The mask is that of the rows of the tile to finish.
-                if M::DEFERS {
-                    buffer = 1 - buffer;
-                    if let Some(before) = before.replace(tile) {
-                        tiles.finish(m, &before, &mask);
-                    }
-                }
-                if let Some(dropout) = dropout.filter(|_| is_new) {
+                let (i, row_of_tiles) = if tiles.by_columns { (y, x..x + 1) } else { (x, 0..tiles_n) };
+                let panel = part(rows.len(), tiles.row_unit, tiles_m, i);
+                let (row, height) = (rows.start + panel.start, panel.len());
+                let panel_a = a.panel(m, tiles.steps, row, height, packed_a);
+                if let Some(dropout) = dropout {
+                    // The tile before has other rows.
+                    tiles.finish_pending(m, &mut pending, &mask);
                     mask.draw(simd, dropout, row, height);
                 }
-                if !M::DEFERS {
-                    tiles.finish(m, &tile, &mask);
+                let rows = RowOfTiles { row, height, numbers: row_of_tiles, a: panel_a, b: &b, mask: &mask };
+                // The height is chosen once a row of tiles, not once a tile.
+                if const { M::BY_HEIGHT } {
+                    for_height!(M::SIZE, height, |H, _NV| tiles.row_of_tiles::<M, H>(m, rows, &mut pending));
+                } else {
+                    tiles.row_of_tiles::<M, 0>(m, rows, &mut pending);
                 }
             }
         }
-        if let Some(tile) = before {
-            tiles.finish(m, &tile, &mask);
-        }
+        tiles.finish_pending(m, &mut pending, &mask);
+    }
+}
+
+/// Tiles with the same rows.
+struct RowOfTiles<'a, GA, GB> {
+    row: usize,
+    height: usize,
+    /// Numbers of the tiles, from the first column on.
+    numbers: Range<usize>,
+    a: PanelA<'a, GA>,
+    b: &'a BlockB<'a, GB>,
+    mask: &'a Mask<'a>,
+}
+
+/// What a kernel that defers epilogues has left to do.
+#[derive(Default)]
+struct Pending {
+    tile: Option<SummedTile>,
+    /// Buffer for the next tile: not that of `tile`.
+    buffer: usize,
+}
+
+/// The epilogue of a tile, compiled once for all heights.
+struct Finish<'t, 'a, M> {
+    tiles: &'t Tiles<'a>,
+    m: M,
+    tile: &'t SummedTile,
+    mask: &'t Mask<'t>,
+}
+
+impl<M: Microkernel> Kernel for Finish<'_, '_, M> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        self.tiles.finish(self.m, self.tile, self.mask);
     }
 }
 
@@ -153,6 +179,47 @@ struct SummedTile {
 }
 
 impl<'a> Tiles<'a> {
+    /// Computes tiles of `height` rows, which is H if the kernel is compiled for each height, else H is 0.
+    #[inline(always)]
+    fn row_of_tiles<M: Microkernel, const H: usize>(
+        &self,
+        m: M,
+        RowOfTiles { row, height, numbers, a, b, mask }: RowOfTiles<'_, M::A, M::B>,
+        pending: &mut Pending,
+    ) {
+        let height = if H > 0 { H } else { height };
+        for j in numbers {
+            let column = self.columns.start + j * M::NR;
+            let panel_b = b.panel(j, column + M::NR <= self.columns.end);
+            let tile = SummedTile { row, column, height, place: self.place::<M>(height, column, pending.buffer) };
+            self.sum::<M, H>(m, &tile, a, panel_b);
+            if M::DEFERS {
+                self.finish_pending(m, pending, mask);
+                *pending = Pending { tile: Some(tile), buffer: 1 - pending.buffer };
+            } else if self.is_unfinished::<M>(&tile) {
+                m.simd().vectorize(Finish { tiles: self, m, tile: &tile, mask });
+            }
+        }
+    }
+
+    /// Finishes the tile that a kernel has deferred.
+    #[inline(always)]
+    fn finish_pending<M: Microkernel>(&self, m: M, pending: &mut Pending, mask: &Mask<'_>) {
+        if let Some(tile) = pending.tile.take() {
+            m.simd().vectorize(Finish { tiles: self, m, tile: &tile, mask });
+        }
+    }
+
+    /// False if a tile's sums are where they belong, with nothing to add.
+    #[inline(always)]
+    fn is_unfinished<M: Microkernel>(&self, tile: &SummedTile) -> bool {
+        match tile.place {
+            Place::C => self.last && self.epilogue.has_more(),
+            Place::PartialSums => self.last,
+            Place::Buffer(_) => true,
+        }
+    }
+
     /// Where a tile is summed: in its buffer, which is not that of the tile before, or without it.
     #[inline(always)]
     fn place<M: Microkernel>(&self, height: usize, column: usize, buffer: usize) -> Place {
@@ -167,7 +234,13 @@ impl<'a> Tiles<'a> {
 
     /// Computes the sums of one tile.
     #[inline(always)]
-    fn sum<M: Microkernel>(&self, m: M, tile: &SummedTile, panel_a: PanelA<'_, M::A>, panel_b: PanelB<'_, M::B>) {
+    fn sum<M: Microkernel, const H: usize>(
+        &self,
+        m: M,
+        tile: &SummedTile,
+        panel_a: PanelA<'_, M::A>,
+        panel_b: PanelB<'_, M::B>,
+    ) {
         let SummedTile { row, column, height, .. } = *tile;
         let depth = self.steps.depth;
         // Rows that a tile computes though they do not exist are not stored in C.
@@ -185,7 +258,7 @@ impl<'a> Tiles<'a> {
         }
         let next = self.next::<M>(row, height, column, panel_b);
         // SAFETY: the checks bound the panels, `destination` the output and the buffer; rows are cut by MR.
-        unsafe { m.tile(computed, [depth, self.chain], panel_a, panel_b, next, to) };
+        unsafe { m.tile::<H>(computed, [depth, self.chain], panel_a, panel_b, next, to) };
     }
 
     /// Applies what is left of the epilogue to a tile, and stores it in C.
@@ -274,7 +347,6 @@ impl<'a> Tiles<'a> {
     fn finish_tile<M: Microkernel>(&self, m: M, tile: &SummedTile, mask: &Mask<'_>) {
         if let Output::F32(c) = self.c
             && self.last
-            && !M::QUANTIZED
             && self.epilogue.has_more()
         {
             let position = [tile.row * self.ldc + tile.column, self.ldc, tile.column];

@@ -56,13 +56,16 @@ pub(crate) trait Tile: Copy + Send + Sync {
 
 /// Computes tiles of C.
 pub(crate) trait Microkernel: Tile {
+    /// True if the loops over tiles are compiled for each height, because the kernel's registers are.
+    const BY_HEIGHT: bool = false;
+
     /// Stores A\[height, depth\] · B\[depth, NR\], of `[depth, chain]` steps, to `to`: summed in chains of `chain` steps (at
     /// least 1 unless `depth` is 0), which are added in order. Prefetches `next`.
     ///
     /// # Safety
-    /// `height` is 1 to MR. `a` holds `height` rows and `b` NR columns of `depth` steps (their `check`). `to` is valid for
+    /// `height` is 1 to MR, and H if the kernel is compiled for each height, else H is 0. `a` holds `height` rows and `b` NR columns of `depth` steps (their `check`). `to` is valid for
     /// reading and writing `height` rows of NR floats, `to.partial` for `height` · NR floats.
-    unsafe fn tile(
+    unsafe fn tile<const H: usize>(
         self,
         height: usize,
         steps: [usize; 2],
@@ -146,8 +149,11 @@ pub(crate) unsafe trait MultiplyAdd: Tile {
 pub(crate) type F32s<T> = <<T as Tile>::Simd as Simd>::F32;
 
 impl<T: MultiplyAdd> Microkernel for T {
+    // Emulated vectors have no registers.
+    const BY_HEIGHT: bool = !T::Simd::EMULATED;
+
     #[inline(always)]
-    unsafe fn tile(
+    unsafe fn tile<const H: usize>(
         self,
         height: usize,
         steps: [usize; 2],
@@ -156,22 +162,26 @@ impl<T: MultiplyAdd> Microkernel for T {
         next: NextTile,
         to: Destination<'_>,
     ) {
-        if T::Simd::EMULATED {
-            // One row at a time: the same bits from less code. Row i of `partial` is unused until row i of the tile is stored.
-            for i in 0..height {
-                let a = PanelA { a: &a.a[(i * a.row_stride).min(a.a.len())..], ..a };
-                for_height!(RegisterTile::new(1, T::SIZE.vectors), 1, |H, NV| {
-                    // SAFETY: the caller's promise, for row i.
-                    unsafe {
-                        let to = Destination { c: to.c.add(i * to.ldc), partial: to.partial.add(i * T::NR), ..to };
-                        self.registers::<H, NV>(steps, a, b, NextTile::NONE, to);
-                    }
-                });
+        if const { H > 0 } {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if const { T::SIZE.vectors == 2 } {
+                    self.registers::<H, 2>(steps, a, b, next, to);
+                } else {
+                    self.registers::<H, 8>(steps, a, b, next, to);
+                }
             }
-        } else {
-            for_height!(T::SIZE, height, |H, NV| {
-                // SAFETY: the caller's promise.
-                unsafe { self.registers::<H, NV>(steps, a, b, next, to) }
+            return;
+        }
+        // One row at a time: the same bits from less code. Row i of `partial` is unused until row i of the tile is stored.
+        for i in 0..height {
+            let a = PanelA { a: &a.a[(i * a.row_stride).min(a.a.len())..], ..a };
+            for_height!(RegisterTile::new(1, T::SIZE.vectors), 1, |ONE, NV| {
+                // SAFETY: the caller's promise, for row i.
+                unsafe {
+                    let to = Destination { c: to.c.add(i * to.ldc), partial: to.partial.add(i * T::NR), ..to };
+                    self.registers::<ONE, NV>(steps, a, b, NextTile::NONE, to);
+                }
             });
         }
     }

@@ -66,7 +66,7 @@ impl<S: Simd, U: MatrixUnit + 'static> Tile for PairTile<S, U> {
 
 impl<S: Simd, U: MatrixUnit + 'static> Microkernel for PairTile<S, U> {
     #[inline(always)]
-    unsafe fn tile(
+    unsafe fn tile<const H: usize>(
         self,
         height: usize,
         [depth, section]: [usize; 2],
@@ -114,7 +114,6 @@ impl<'a, S: Simd, U: MatrixUnit + 'static> RowPanels<PairTile<S, U>> for MatrixA
         Steps { start, depth }: Steps,
         row: usize,
         height: usize,
-        is_new: bool,
         out: &'o mut [u32],
     ) -> PanelA<'o, u32>
     where
@@ -128,7 +127,7 @@ impl<'a, S: Simd, U: MatrixUnit + 'static> RowPanels<PairTile<S, U>> for MatrixA
             return PanelA { a: &pairs[row * row_stride + start..], row_stride, k_stride: 1, part_stride: 0 };
         }
         let part_stride = SIDE * depth;
-        if is_new && depth > 0 {
+        if depth > 0 {
             let rows = PackRows { a: *self, start, depth, row, height, parts: m.precision.parts(), out: &mut *out };
             m.simd.vectorize(rows);
         }

@@ -56,7 +56,7 @@ impl<S: FlushingFma> Tile for FmaTile<S> {
 
 impl<S: FlushingFma> Microkernel for FmaTile<S> {
     #[inline(always)]
-    unsafe fn tile(
+    unsafe fn tile<const H: usize>(
         self,
         height: usize,
         [depth, section]: [usize; 2],
@@ -97,14 +97,13 @@ impl<'a, S: FlushingFma> RowPanels<FmaTile<S>> for MatrixA<'a> {
         Steps { start, depth }: Steps,
         row: usize,
         height: usize,
-        is_new: bool,
         out: &'o mut [f32],
     ) -> PanelA<'o, f32>
     where
         'a: 'o,
     {
         let part_stride = depth * height;
-        if is_new && depth > 0 {
+        if depth > 0 {
             let (k_contiguous, lda) = (self.spec.a == Layout::Normal, self.spec.lda);
             let at = if k_contiguous { row * lda + start } else { start * lda + row };
             let exist = depth.min(self.spec.k - start);
