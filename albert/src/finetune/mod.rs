@@ -31,6 +31,7 @@ mod span_tests;
 mod start;
 mod summary;
 mod task;
+mod task_name;
 #[cfg(test)]
 mod tests;
 
@@ -48,10 +49,11 @@ pub use recipe::{
 };
 pub use report::{confusion_section, rows, threshold_panel};
 pub use run::finetune;
-pub use source::{DataFiles, DataSettings, DataSource, ExampleReader, Loaded, TaskName};
+pub use source::{DataFiles, DataSettings, DataSource, ExampleReader, Loaded};
 pub use start::{HeadOrigin, Start};
 pub use summary::{FinetuneSummary, SeedSummary, Spread};
 pub use task::{TASK_FILE, Task};
+pub use task_name::TaskName;
 
 /// A line of `metrics.jsonl`.
 pub type FinetuneRecord = Record<FinetuneFigures, DevFigures>;

@@ -1,4 +1,4 @@
-//! Names of the tasks, and the layout and loading of their files.
+//! Layout and loading of the files of each task.
 //!
 //! ```text
 //! cola ... ax       GLUE as published: DIR/CoLA/train.tsv, or DIR/train.tsv
@@ -14,126 +14,16 @@
 //! copies of a text and all questions about a passage are on the same side.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use engine::io::hash64;
 use engine::philox::philox4x32;
 use serde::{Deserialize, Serialize};
 
-use super::{Examples, FinetuneError};
-use crate::metrics::Metric;
+use super::{Examples, FinetuneError, TaskName};
 use crate::tasks::{
-    GlueTask, Label, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, ending,
-    labels_of_tagged, labels_of_texts, read_choices, read_race, read_race_at, read_squad, read_tagged, read_texts,
+    Label, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, ending, labels_of_tagged,
+    labels_of_texts, read_choices, read_race, read_race_at, read_squad, read_tagged, read_texts,
 };
-
-/// A task by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum TaskName {
-    /// A GLUE task.
-    Glue(GlueTask),
-    /// RACE: reading comprehension of English examinations.
-    Race,
-    /// Classification of texts or pairs, custom files.
-    Classify,
-    /// Regression on texts or pairs, custom files.
-    Regress,
-    /// Classification of words, custom files.
-    Tag,
-    /// Multiple choice, custom files.
-    Choice,
-    /// SQuAD 1.1: answer spans; every question has an answer.
-    Squad1,
-    /// SQuAD 2.0: answer spans; questions may have no answer.
-    Squad2,
-    /// Answer spans, custom files; questions may have no answer.
-    Qa,
-}
-
-impl TaskName {
-    /// Tasks outside GLUE.
-    const OTHERS: [Self; 8] =
-        [Self::Squad1, Self::Squad2, Self::Race, Self::Classify, Self::Regress, Self::Tag, Self::Choice, Self::Qa];
-
-    /// All tasks.
-    pub fn all() -> impl Iterator<Item = Self> {
-        GlueTask::ALL.into_iter().map(Self::Glue).chain(Self::OTHERS)
-    }
-
-    /// Name of the task on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Glue(task) => task.name(),
-            Self::Race => "race",
-            Self::Classify => "classify",
-            Self::Regress => "regress",
-            Self::Tag => "tag",
-            Self::Choice => "choice",
-            Self::Squad1 => "squad1",
-            Self::Squad2 => "squad2",
-            Self::Qa => "qa",
-        }
-    }
-
-    /// True if answers are spans of passages.
-    pub fn is_about_spans(self) -> bool {
-        matches!(self, Self::Squad1 | Self::Squad2 | Self::Qa)
-    }
-
-    /// Metrics of the task; the first one selects checkpoints.
-    pub fn metrics(self) -> Vec<Metric> {
-        match self {
-            Self::Glue(task) => task.metrics().to_vec(),
-            Self::Regress => vec![Metric::Pearson, Metric::Spearman],
-            Self::Classify => vec![Metric::Accuracy, Metric::MacroF1],
-            Self::Tag => vec![Metric::EntityF1, Metric::Accuracy],
-            Self::Race | Self::Choice => vec![Metric::Accuracy],
-            Self::Squad1 | Self::Squad2 | Self::Qa => vec![Metric::SpanF1, Metric::ExactMatch],
-        }
-    }
-
-    fn own_endings(self) -> &'static [&'static str] {
-        match self {
-            Self::Classify | Self::Regress => &["tsv", "csv", "jsonl", "ndjson"],
-            Self::Tag => &["conll", "txt", "tsv", "bio"],
-            Self::Choice => &["jsonl", "ndjson", "json"],
-            Self::Qa => &["json"],
-            Self::Glue(_) | Self::Race | Self::Squad1 | Self::Squad2 => &[],
-        }
-    }
-}
-
-impl FromStr for TaskName {
-    type Err = FinetuneError;
-
-    fn from_str(name: &str) -> Result<Self, FinetuneError> {
-        let name = name.to_lowercase();
-        Self::OTHERS.into_iter().find(|task| task.name() == name).map_or_else(
-            || {
-                name.parse().map(Self::Glue).map_err(|_| {
-                    let known: Vec<_> = Self::all().map(Self::name).collect();
-                    FinetuneError::Data(format!("no task is called {name:?}; there are {}", known.join(", ")))
-                })
-            },
-            Ok,
-        )
-    }
-}
-
-impl TryFrom<String> for TaskName {
-    type Error = FinetuneError;
-
-    fn try_from(name: String) -> Result<Self, FinetuneError> {
-        name.parse()
-    }
-}
-
-impl From<TaskName> for String {
-    fn from(task: TaskName) -> Self {
-        task.name().to_owned()
-    }
-}
 
 /// Column names and split settings of the input files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -520,17 +410,6 @@ fn split(examples: Examples, share: f64, seed: u64) -> (Examples, Examples) {
 mod tests {
     use super::super::tests::{made_up, problems};
     use super::*;
-
-    #[test]
-    fn names_are_read_back() {
-        for task in TaskName::all() {
-            assert_eq!(task.name().parse::<TaskName>().unwrap(), task);
-            assert!(!task.metrics().is_empty());
-        }
-        assert_eq!("SST-2".parse::<TaskName>().unwrap(), TaskName::Glue(GlueTask::Sst2));
-        let message = "sst3".parse::<TaskName>().unwrap_err().to_string();
-        assert!(message.contains("no task is called \"sst3\"; there are cola, sst-2"), "{message}");
-    }
 
     #[test]
     fn a_share_is_held_out_with_all_copies() {
