@@ -29,8 +29,8 @@ use crate::config::AlbertConfig;
 use crate::cost::{Recompute, Report, Training, Workload};
 use crate::data::{DataSettings, Objective};
 use crate::train::{
-    ComputeSettings, EvaluationSettings, OptimizerSettings, RunSettings, ScheduleSettings, TrainSettings, expect,
-    fingerprint, insert, lay_over, lookup, parse, recipe_of, remove, set,
+    ComputeSettings, EvaluationSettings, OptimizerSettings, RunSettings, ScheduleSettings, TrainPrecision,
+    TrainSettings, expect, fingerprint, insert, lay_over, lookup, parse, recipe_of, remove, set,
 };
 
 /// Every setting of a run.
@@ -228,8 +228,10 @@ impl PretrainRecipe {
     /// Not even one sequence fits.
     pub fn fit_batch(&mut self, memory: u64) -> Result<usize, PretrainError> {
         let longest = self.data.instances.max_sequence_length;
-        let training =
-            Training { activation_bytes: 4, checkpointing: self.compute.checkpointing.unwrap_or(Recompute::ON_CPU) };
+        // `auto` may still choose f32.
+        let activation_bytes = if self.compute.precision == TrainPrecision::Bf16 { 2 } else { 4 };
+        let checkpointing = self.compute.checkpointing.unwrap_or(Recompute::ON_CPU);
+        let training = Training { activation_bytes, checkpointing };
         let takes = |sequences: usize| {
             let masked_per_sequence = self.data.masking.max_predictions;
             let workload = Workload { sequences, sequence_length: longest, masked_per_sequence };

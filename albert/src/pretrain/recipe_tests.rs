@@ -180,6 +180,12 @@ fn an_automatic_batch_is_fitted_once_or_refused() {
     let longest = fitted.data.instances.max_sequence_length;
     let mut all: Vec<usize> = (20..400).step_by(5).filter_map(|mib| recipe().fit_batch(mib << 20).ok()).collect();
     assert!(all.is_sorted() && all.iter().all(|tokens| (tokens / longest).is_power_of_two()), "{all:?}");
+    let of = |precision: &str, mib: u64| {
+        let settings = ["data.batch.max_tokens=auto".to_owned(), format!("compute.precision={precision}")];
+        PretrainRecipe::named("tiny", &settings).unwrap().fit_batch(mib << 20).ok()
+    };
+    let both: Vec<_> = (20..400).step_by(5).map(|mib| (of("f32", mib), of("bf16", mib))).collect();
+    assert!(both.iter().all(|(wide, narrow)| wide <= narrow) && both.iter().any(|(wide, narrow)| wide < narrow));
     all.dedup();
     assert!(all.len() > 2 && all.last() == Some(&large), "{all:?}");
     assert!(!fitted.fits_memory() && fitted.to_toml().contains(&format!("max_tokens = {large}\n")));
