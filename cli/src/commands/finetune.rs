@@ -173,7 +173,7 @@ fn dry_run(
     ];
     let often =
         plan::Often { evaluation: recipe.evaluation.interval, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
-    let mut planner = Planner::new(Arc::clone(stop));
+    let mut planner = Planner::new(&worker.device, Arc::clone(stop));
     let folder = tempfile::tempdir()?;
     let mut short = recipe.clone();
     short.evaluation.interval = plan::INTERVAL;

@@ -10,6 +10,7 @@ use crate::{output::results, progress::duration};
 use albert::train::{EvaluationRecord, Observer, RunObjective, Started, StepReport};
 use anyhow::{Result, bail};
 use clap::Args;
+use engine::Device;
 use measure::{clock::processor_time, memory};
 use serde_json::json;
 use std::{
@@ -73,9 +74,11 @@ pub(crate) struct Planner {
 }
 
 impl Planner {
-    /// A planner that sets `stop`.
-    pub(crate) fn new(stop: Arc<AtomicBool>) -> Self {
+    /// A planner of a run on `device` that sets `stop`.
+    pub(crate) fn new(device: &Device, stop: Arc<AtomicBool>) -> Self {
         let now = (Instant::now(), processor_time());
+        // As a run does: it takes half a second, and memory that stays.
+        let _ = device.peak();
         let none = Took::default();
         Self {
             stop,

@@ -123,7 +123,7 @@ fn fit_batch(arguments: &Arguments, recipe: &mut PretrainRecipe, worker: &Worker
 fn dry_run(arguments: &Arguments, recipe: &PretrainRecipe, worker: Worker, stop: &Arc<AtomicBool>) -> Result<ExitCode> {
     let often =
         plan::Often { evaluation: recipe.evaluation.interval, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
-    let mut planner = Planner::new(Arc::clone(stop));
+    let mut planner = Planner::new(&worker.device, Arc::clone(stop));
     let mut short = recipe.clone();
     short.evaluation.interval = plan::INTERVAL;
     short.run.checkpoint_interval = Some(plan::INTERVAL);
