@@ -263,18 +263,3 @@ fn folders_have_plain_names() {
     assert_eq!(folder_name("../../x"), "x");
     assert_eq!(folder_name("§"), "row");
 }
-
-#[test]
-fn the_plans_that_come_with_the_project_can_be_run() {
-    for (text, count) in [
-        (include_str!("../../../benches/tasks/ablation.toml"), 9),
-        (include_str!("../../../benches/tasks/ablation-depth-width.toml"), 7),
-    ] {
-        let plan = Plan::from_toml(text).unwrap();
-        let budgets: Vec<Budget> = plan.variants(4096).unwrap().iter().map(Variant::budget).collect();
-        assert_eq!(budgets.len(), count, "{budgets:?}");
-        assert!(budgets.iter().all(|budget| budget.tokens == budgets[0].tokens), "{budgets:?}");
-    }
-    let own = crate::pretrain::PretrainRecipe::from_toml(include_str!("../../../benches/tasks/own.toml"), &[]).unwrap();
-    own.with_vocabulary(8192).unwrap();
-}

@@ -181,7 +181,7 @@ fn licence_tokenizer(text: &str) -> Tokenizer {
 
 #[test]
 fn english_text_becomes_batches_under_a_trained_vocabulary() {
-    let text = include_str!("../../../LICENSE-APACHE");
+    let text = include_str!("../../LICENSE-APACHE");
     let tokenizer = licence_tokenizer(text);
     let source = || vec![Source::Memory { name: "licence.txt".into(), text: text.as_bytes().into() }];
     let corpus =
@@ -221,7 +221,7 @@ fn english_text_becomes_batches_under_a_trained_vocabulary() {
 
 #[test]
 fn tokenizers_are_told_apart_by_their_fingerprints() {
-    let text = include_str!("../../../LICENSE-APACHE");
+    let text = include_str!("../../LICENSE-APACHE");
     let tokenizer = licence_tokenizer(text);
     let fingerprint = |tokenizer: &Tokenizer| Vocabulary::of(tokenizer).unwrap().fingerprint();
     assert_eq!(fingerprint(&tokenizer), fingerprint(&tokenizer.clone()));

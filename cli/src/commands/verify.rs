@@ -365,10 +365,4 @@ mod tests {
         assert_eq!(missing.len(), RECORDED.lines().count() - 1);
         assert_eq!(missing[0], "vocabulary: tokenizer.json: missing");
     }
-
-    /// The README shows the losses that the program prints.
-    #[test]
-    fn the_readme_shows_the_losses() {
-        assert!(include_str!("../../../README.md").contains(&losses()), "expected in README.md:\n{}", losses());
-    }
 }
