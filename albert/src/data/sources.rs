@@ -1,4 +1,4 @@
-//! Where text comes from: files, patterns of names, memory; and the parts of it that ranks read.
+//! Sources of text (files, name patterns, memory) and their division into parts for ranks.
 //!
 //! Ranks read different parts of a source (`Part`):
 //!

@@ -125,8 +125,8 @@ fn ranks_in(folder: &str) -> Vec<u32> {
     all.filter(is_rank).collect()
 }
 
-/// What processes and their parents do: process, parent, name, state, then the same of each thread with its place in the kernel and
-/// its system call, and stacks where gdb is installed.
+/// State of processes and their ancestors (process, parent, name, state), then of each thread (name, state, kernel function it
+/// waits in, system call), and stack traces if gdb is installed.
 fn state_of(processes: &[u32]) -> String {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     // Behind the name, which may have spaces: state, parent.

@@ -134,7 +134,7 @@ struct RowOfTiles<'a, GA, GB> {
     mask: &'a Mask<'a>,
 }
 
-/// What a kernel that defers epilogues has left to do.
+/// Deferred epilogue of the previous tile.
 #[derive(Default)]
 struct Pending {
     tile: Option<SummedTile>,
@@ -220,7 +220,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Where a tile is summed: in its buffer, which is not that of the tile before, or without it.
+    /// Memory for the sums of a tile; `buffer` is the one that the previous tile does not occupy.
     #[inline(always)]
     fn place<M: Microkernel>(&self, height: usize, column: usize, buffer: usize) -> Place {
         let is_whole = column + M::NR <= self.columns.end && (!M::WHOLE || height == M::SIZE.rows);
@@ -347,6 +347,7 @@ impl<'a> Tiles<'a> {
     fn finish_tile<M: Microkernel>(&self, m: M, tile: &SummedTile, mask: &Mask<'_>) {
         if let Output::F32(c) = self.c
             && self.last
+            && !M::QUANTIZED
             && self.epilogue.has_more()
         {
             let position = [tile.row * self.ldc + tile.column, self.ldc, tile.column];

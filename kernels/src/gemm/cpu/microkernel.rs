@@ -63,8 +63,9 @@ pub(crate) trait Microkernel: Tile {
     /// least 1 unless `depth` is 0), which are added in order. Prefetches `next`.
     ///
     /// # Safety
-    /// `height` is 1 to MR, and H if the kernel is compiled for each height, else H is 0. `a` holds `height` rows and `b` NR columns of `depth` steps (their `check`). `to` is valid for
-    /// reading and writing `height` rows of NR floats, `to.partial` for `height` · NR floats.
+    /// `height` is 1 to MR, and H if the kernel is compiled for each height, else H is 0. `a` holds `height` rows and `b` NR
+    /// columns of `depth` steps (their `check`). `to` is valid for reading and writing `height` rows of NR floats, `to.partial`
+    /// for `height` · NR floats.
     unsafe fn tile<const H: usize>(
         self,
         height: usize,
@@ -532,39 +533,6 @@ unsafe fn write<S: Simd, const H: usize, const NV: usize>(simd: S, mut acc: [[S:
     }
     // SAFETY: the caller's promise.
     unsafe { store_rows(simd, &acc, c, ldc) };
-}
-
-/// C = 0 in a tile.
-///
-/// # Safety
-/// `to` is valid for writing `height` rows of `width` floats, a multiple of LANES.
-#[inline(always)]
-pub(super) unsafe fn clear<S: Simd>(simd: S, height: usize, width: usize, to: Destination<'_>) {
-    for i in 0..height {
-        for at in (0..width).step_by(S::LANES) {
-            // SAFETY: the caller's promise.
-            unsafe { simd.store_ptr(to.c.add(i * to.ldc + at), simd.zero()) };
-        }
-    }
-}
-
-/// C = C + bias in a tile, if there is a bias.
-///
-/// # Safety
-/// `to` is valid for reading and writing `height` rows of `width` floats, a multiple of LANES.
-#[inline(always)]
-pub(super) unsafe fn add_bias<S: Simd>(simd: S, height: usize, width: usize, to: Destination<'_>) {
-    let Some(bias) = to.bias else { return };
-    for at in (0..width).step_by(S::LANES) {
-        let bias = simd.load(&bias[at..]);
-        for i in 0..height {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let c = to.c.add(i * to.ldc + at);
-                simd.store_ptr(c, simd.add(simd.load_ptr(c), bias));
-            }
-        }
-    }
 }
 
 /// acc = C + acc

@@ -16,6 +16,7 @@ pub(super) mod vectors;
 use super::Product;
 use super::blocking::{Blocking, CHAIN, SINGLE_BLOCK};
 use super::blocks::{MatrixA, MatrixB, Steps};
+use super::microkernel::Destination;
 use super::packed::WHOLE_PANEL;
 use crate::gemm::operand::{Operand, Output};
 use crate::gemm::precision::Precision;
@@ -174,6 +175,39 @@ impl Kernel for PackPanel<'_, '_> {
             let mut rows = out.chunks_exact_mut(tiles::BLOCK * WHOLE_PANEL);
             for (k, square) in (0..).step_by(tiles::BLOCK).zip(rows.by_ref()) {
                 pairs::load_square(simd, b, k, columns.clone(), square.try_into().expect("a chunk is a square"));
+            }
+        }
+    }
+}
+
+/// C = 0 in a tile.
+///
+/// # Safety
+/// `to` is valid for writing `height` rows of `width` floats, a multiple of LANES.
+#[inline(always)]
+unsafe fn clear<S: Simd>(simd: S, height: usize, width: usize, to: Destination<'_>) {
+    for i in 0..height {
+        for at in (0..width).step_by(S::LANES) {
+            // SAFETY: the caller's promise.
+            unsafe { simd.store_ptr(to.c.add(i * to.ldc + at), simd.zero()) };
+        }
+    }
+}
+
+/// C = C + bias in a tile, if there is a bias.
+///
+/// # Safety
+/// `to` is valid for reading and writing `height` rows of `width` floats, a multiple of LANES.
+#[inline(always)]
+unsafe fn add_bias<S: Simd>(simd: S, height: usize, width: usize, to: Destination<'_>) {
+    let Some(bias) = to.bias else { return };
+    for at in (0..width).step_by(S::LANES) {
+        let bias = simd.load(&bias[at..]);
+        for i in 0..height {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let c = to.c.add(i * to.ldc + at);
+                simd.store_ptr(c, simd.add(simd.load_ptr(c), bias));
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Tiles of a matrix unit: panels of pairs of bf16.
 
+use super::add_bias;
 use super::split::split;
 use crate::gemm::Layout;
 use crate::gemm::cpu::blocking::Blocking;
 use crate::gemm::cpu::blocks::{ALIASING_STRIDE, BlockB, ColumnPanels, MatrixA, MatrixB, RowPanels, Steps};
 use crate::gemm::cpu::microkernel::{
-    Destination, Entered, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile, add_bias,
+    Destination, Entered, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile,
 };
 use crate::gemm::cpu::packed::WHOLE_PANEL;
 use crate::gemm::cpu::{Product, pack, run_tasks};

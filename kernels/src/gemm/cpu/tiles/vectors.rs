@@ -1,11 +1,12 @@
 //! Tiles in vector registers: panels of bf16 widened to f32.
 
 use super::split::split_in_place;
+use super::{add_bias, clear};
 use crate::gemm::Layout;
 use crate::gemm::cpu::blocking::Blocking;
 use crate::gemm::cpu::blocks::{BlockB, ColumnPanels, MatrixA, MatrixB, PackB, RowPanels, Steps};
 use crate::gemm::cpu::microkernel::{
-    Destination, Entered, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile, add_bias, clear,
+    Destination, Entered, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile,
 };
 use crate::gemm::cpu::packed::WHOLE_PANEL;
 use crate::gemm::cpu::{Product, pack, run_tasks};
