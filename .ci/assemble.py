@@ -7,8 +7,8 @@ FOLDER is the output of the example `emit_ptx`: programs, and programs.txt with 
     FILE ENTRY REGISTERS INSTRUCTIONS ARCHITECTURE..     instructions joined by commas, or `-`
 
 A program fails for an architecture if ptxas rejects it or warns, if it spills registers, needs a stack, uses more registers
-than its line allows, or if the disassembly lacks one of the instructions. Without nvdisasm, instructions are not checked.
-Prints a line for each failure, then `N passed, M failed`. Exit code 1: a program failed; 2: the checks accepted a program
+than its line allows, if the disassembly lacks one of the instructions, or if a product of Hopper reads registers that a path
+of the loop has overwritten (`overwritten`). Without nvdisasm, instructions are not checked. Prints a line for each failure, then `N passed, M failed`. Exit code 1: a program failed; 2: the checks accepted a program
 that is wrong on purpose.
 """
 
@@ -70,7 +70,8 @@ def assemble(ptxas, program, folder):
 
 
 def disassemble(nvdisasm, architecture, codes, folder):
-    """Returns the disassembly of each of `codes`, from one nvdisasm call, split by instruction counts."""
+    """Returns the disassembly of each of `codes` and the position of its first instruction, which targets of branches count
+    from; from one nvdisasm call, split by instruction counts."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(b"".join(codes))
         file.flush()
@@ -82,8 +83,87 @@ def disassemble(nvdisasm, architecture, codes, folder):
     counts = [len(code) // INSTRUCTION_BYTES for code in codes]
     if len(lines) != sum(counts):
         sys.exit(f"nvdisasm: {len(lines)} instructions for {architecture}, expected {sum(counts)} of {INSTRUCTION_BYTES} bytes")
-    lines = iter(lines)
-    return ["\n".join(next(lines) for _ in range(count)) for count in counts]
+    starts = [sum(counts[:i]) for i in range(len(counts))]
+    return [("\n".join(lines[start : start + count]), start) for start, count in zip(starts, counts)]
+
+
+INSTRUCTION = re.compile(r"^\s*(?:@(!?U?P\w+)\s+)?([A-Z][A-Za-z0-9_.]*)\s*([^;]*);")
+# A product reads R8 to R11, which are loaded before the loop and packed anew in it.
+OVERWRITTEN = """
+    LDSM.16.M88.4 R8, [R2] ;
+    HGMMA.64x64x16.F32.BF16 R24, R8, gdesc[UR4], RZ, !UPT ;
+    F2FP.BF16.F32.PACK_AB R8, R3, R4 ;
+    @!P0 BRA 0x10 ;
+    EXIT ;""".lstrip("\n")
+NO_RESULT = "STS STG ST RED STSM BRA SYNCS UTMALDG EXIT BAR ISETP FSETP NOP WARPGROUP".split()
+
+
+def results(operation, operands):
+    """Numbers of the registers that an instruction writes, as far as operands of products can be among them."""
+    head = operation.split(".")[0]
+    first = next((x for x in map(str.strip, operands.split(",")) if not re.match(r"!?U?P\w$", x)), "")
+    register = re.match(r"R(\d+)", first)
+    if head in NO_RESULT or not register:
+        return []
+    if head == "HGMMA":
+        count = int(re.search(r"64x(\d+)x", operation).group(1)) // 2
+    elif head == "LDSM":
+        count = int(operation[-1]) if operation[-2:-1] == "." else 1
+    elif ".128" in operation:
+        count = 4
+    elif "WIDE" in operation or head == "CS2R" and ".32" not in operation:
+        count = 2
+    else:
+        count = 2 if ".64" in operation and head in ("LDG", "LDS", "LD", "LDC") else 1
+    return range(int(register.group(1)), int(register.group(1)) + count)
+
+
+def overwritten(text, start):
+    """Returns a complaint if a product (HGMMA) reads an A operand in registers whose reaching definitions are a load (LDSM)
+    on one path and something else on another, else None. Targets of branches count from instruction `start`.
+
+    ptxas 12.9 and 13.0 give registers of fragments that only products in a loop read to other values within the loop.
+    """
+    instructions = [INSTRUCTION.match(line).groups() for line in text.splitlines()]
+    reads = {}
+    for i, (_, operation, operands) in enumerate(instructions):
+        if operation.startswith("HGMMA") and (a := re.match(r"R\d+, R(\d+),", operands)):
+            reads[i] = range(int(a.group(1)), int(a.group(1)) + 4)
+    watched = {register for registers in reads.values() for register in registers}
+
+    def behind(i):
+        """Instructions that can follow instruction i."""
+        predicate, operation, operands = instructions[i]
+        following = [] if operation in ("BRA", "EXIT") and not predicate else [i + 1]
+        if operation.startswith("BRA"):
+            following.append(int(re.search(r"0x([0-9a-f]+)", operands).group(1), 16) // INSTRUCTION_BYTES - start)
+        return [i for i in following if i < len(instructions)]
+
+    def after(i, before):
+        """Reaching definitions after instruction i: register to the instructions that may have written it."""
+        predicate, operation, operands = instructions[i]
+        written = [register for register in results(operation, operands) if register in watched]
+        kept = before if written and predicate else {}
+        return {**before, **{register: {i} | kept.get(register, set()) for register in written}}
+
+    reaching = {0: {}}
+    open_ends = [0]
+    while open_ends:
+        i = open_ends.pop()
+        for following in behind(i):
+            known = reaching.get(following)
+            merged = {register: set(of) for register, of in (known or {}).items()}
+            for register, of in after(i, reaching[i]).items():
+                merged[register] = merged.get(register, set()) | of
+            if merged != known:
+                reaching[following] = merged
+                open_ends.append(following)
+    for i, registers in reads.items():
+        for register in registers:
+            writers = {instructions[j][1].split(".")[0] for j in reaching.get(i, {}).get(register, ())}
+            if "LDSM" in writers and len(writers) > 1:
+                return f"a product reads R{register}, which LDSM loads and {', '.join(sorted(writers - {'LDSM'}))} overwrites"
+    return None
 
 
 def check(tools, programs, folder):
@@ -104,10 +184,9 @@ def check(tools, programs, folder):
             return disassemble(tools.nvdisasm, batch[0], [found[i][1] for i in batch[1]], folder)
 
         for (_, batch), texts in zip(batches, pool.map(text, batches)):
-            for i, text in zip(batch, texts):
+            for i, (text, start) in zip(batch, texts):
                 lacks = [x for x in programs[i].instructions if not re.search(r"\s" + re.escape(x), text)]
-                if lacks:
-                    complaints[i] = f"the machine code has no {', '.join(lacks)}"
+                complaints[i] = f"the machine code has no {', '.join(lacks)}" if lacks else overwritten(text, start)
     return complaints
 
 
@@ -131,8 +210,9 @@ def main():
         wrong = [programs[0]._replace(text=broken), programs[0]._replace(registers=1)]
         if tools.nvdisasm:
             wrong.append(programs[0]._replace(instructions=["NOSUCH"]))
-        if None in check(tools, wrong, folder):
-            print("a broken text, an exceeded register budget or a missing instruction was accepted; the results are invalid", file=sys.stderr)
+        if None in check(tools, wrong, folder) or not overwritten(OVERWRITTEN, 0):
+            print("a broken text, an exceeded register budget, a missing instruction or an overwritten operand was accepted; "
+                  "the results are invalid", file=sys.stderr)
             sys.exit(2)
         complaints = check(tools, programs, folder)
     for program, complaint in zip(programs, complaints):

@@ -31,7 +31,7 @@ pub struct Effort {
 
 impl Effort {
     /// For measurements on a GPU.
-    pub const FULL: Self = Self { turns: 7, turn: 0.02, tapes: 8 };
+    pub const FULL: Self = Self { turns: 7, turn: 0.02, tapes: 4 };
     /// For a simulated GPU.
     pub const LEAST: Self = Self { turns: 1, turn: 0.0, tapes: 1 };
 }
@@ -181,13 +181,16 @@ fn time(device: &Device, effort: Effort, mut work: impl FnMut(usize) -> Result<(
     Ok(Times::of((0..effort.turns).map(|_| turn(times)).collect::<Result<Vec<_>>>()?))
 }
 
-/// Random bf16 elements on the device: zeros would take less power and so raise the clock. Large tensors repeat [`DRAWN`]
-/// elements, because drawing all of them would take longer than the measurement.
-fn random(tape: &Tape<'_>, shape: &[usize], name: u32) -> Result<Tensor> {
-    let len: usize = shape.iter().product();
+/// Random bf16 elements: zeros would take less power and so raise the clock. Many elements repeat [`DRAWN`], because drawing
+/// all of them would take longer than the measurement.
+fn random(len: usize, name: u32) -> Vec<bf16> {
     let drawn: Vec<bf16> = measure::random(len.min(DRAWN), name).into_iter().map(bf16::from_f32).collect();
-    let values: Vec<bf16> = drawn.iter().copied().cycle().take(len).collect();
-    Ok(tape.input(shape, &values)?.value().clone())
+    drawn.iter().copied().cycle().take(len).collect()
+}
+
+/// The elements on the device.
+fn upload(tape: &Tape<'_>, shape: &[usize], elements: &[bf16]) -> Result<Tensor> {
+    Ok(tape.input(shape, elements)?.value().clone())
 }
 
 fn product(device: &Device, effort: Effort, m: usize, n: usize, k: usize) -> Result<Times> {
@@ -197,8 +200,9 @@ fn product(device: &Device, effort: Effort, m: usize, n: usize, k: usize) -> Res
     let mut workspace = Workspace::new(device.clone());
     let tape = workspace.infer(&params, None);
     let count = (ALTERNATING / (2 * m * k)).clamp(2, 8);
-    let inputs =
-        (0..count).map(|i| Ok(tape.constant(random(&tape, &[m, k], 10 + i as u32)?))).collect::<Result<Vec<_>>>()?;
+    let inputs = (0..count)
+        .map(|i| Ok(tape.constant(upload(&tape, &[m, k], &random(m * k, 10 + i as u32))?)))
+        .collect::<Result<Vec<_>>>()?;
     time(device, effort, |call| ops::linear(&tape, &inputs[call % count], weight, None).map(drop))
 }
 
@@ -211,20 +215,21 @@ fn attention_forward(device: &Device, effort: Effort, (b, s, a, d): Sizes) -> Re
     let params = ParamBuilder::new().build(device.processor(), 0)?;
     let mut workspace = Workspace::new(device.clone());
     let tape = workspace.infer(&params, None);
-    let qkv = tape.constant(random(&tape, &[b * s, 3 * a * d], 2)?);
+    let qkv = tape.constant(upload(&tape, &[b * s, 3 * a * d], &random(3 * b * s * a * d, 2))?);
     let sequences = sequences(&tape, b, s)?;
     time(device, effort, |_| ops::attention(&tape, &qkv, &sequences, &Attention::new(a, d)).map(drop))
 }
 
 fn attention_backward(device: &Device, effort: Effort, (b, s, a, d): Sizes) -> Result<Times> {
     let params = ParamBuilder::new().build(device.processor(), 0)?;
+    let (qkv, dy) = (random(3 * b * s * a * d, 2), random(b * s * a * d, 3));
     let (_, backward) = both_ways(
         device,
         &params,
         effort,
         |tape| {
-            let x = tape.leaf(random(tape, &[b * s, 3 * a * d], 2)?)?;
-            Ok(Inputs { x, sequences: sequences(tape, b, s)?, dy: random(tape, &[b * s, a * d], 3)? })
+            let x = tape.leaf(upload(tape, &[b * s, 3 * a * d], &qkv)?)?;
+            Ok(Inputs { x, sequences: sequences(tape, b, s)?, dy: upload(tape, &[b * s, a * d], &dy)? })
         },
         |tape, inputs| ops::attention(tape, &inputs.x, &inputs.sequences, &Attention::new(a, d)),
     )?;
@@ -306,13 +311,14 @@ fn encoder(device: &Device, effort: Effort, (b, s, a, d): Sizes, f: usize, layer
         recompute: Recompute::None,
     };
     let store = builder.build(device.processor(), 1)?;
+    let (x, dy) = (random(tokens * h, 4), random(tokens * h, 5));
     let (forward, backward) = both_ways(
         device,
         &store,
         Effort { tapes: 1, ..effort },
         |tape| {
-            let x = tape.leaf(random(tape, &[tokens, h], 4)?)?;
-            Ok(Inputs { x, sequences: sequences(tape, b, s)?, dy: random(tape, &[tokens, h], 5)? })
+            let x = tape.leaf(upload(tape, &[tokens, h], &x)?)?;
+            Ok(Inputs { x, sequences: sequences(tape, b, s)?, dy: upload(tape, &[tokens, h], &dy)? })
         },
         |tape, inputs| {
             let once = |x: Var| ops::encoder_layer(tape, &x, &inputs.sequences, &layer);

@@ -320,7 +320,7 @@ struct Consumer<'a> {
 /// Resident tile as the A operand of a product.
 enum Resident<P: Pair> {
     /// Fragments of 16 columns, which saves shared-memory bandwidth for the streamed tiles.
-    Registers(Vec<[Reg<P>; 4]>),
+    Registers { fragments: Vec<[Reg<P>; 4]>, tile: Ptr<Shared> },
     /// Descriptor, if the accumulators leave no registers.
     Shared(Reg<U64>),
 }
@@ -335,18 +335,43 @@ struct Operands<P: Pair> {
 impl<P: Pair> Operands<P> {
     /// Waits for the resident tiles and loads them.
     fn new(k: &Entry, consumer: &Consumer<'_>) -> Self {
-        let Consumer { kernel, shared, group, ref warp, .. } = *consumer;
+        let Consumer { kernel, shared, group, .. } = *consumer;
         let k_major = [0, 1].map(|i| shared.streamed(k, i, pipeline::k_major()));
         let mn_major = [0, 1].map(|i| shared.streamed(k, i, pipeline::mn_major()));
         shared.wait_ready(k);
         let resident = [0, 1].map(|i| {
             let tile = shared.resident_tile(k, i, group);
-            match kernel.keeps_in_registers() {
-                true => Resident::Registers(pipeline::fragments(k, shared.layout.boxes, tile, warp)),
-                false => Resident::Shared(k.matrix_descriptor(tile, pipeline::k_major())),
+            if kernel.keeps_in_registers() {
+                let registers = k.registers::<P>("resident", (kernel.head_size / 4) as usize);
+                let fragments = registers.chunks_exact(4).map(|four| [four[0], four[1], four[2], four[3]]).collect();
+                Resident::Registers { fragments, tile }
+            } else {
+                Resident::Shared(k.matrix_descriptor(tile, pipeline::k_major()))
             }
         });
-        Self { resident, k_major, mn_major }
+        let operands = Self { resident, k_major, mn_major };
+        operands.load(k, consumer);
+        operands
+    }
+
+    fn load(&self, k: &Entry, consumer: &Consumer<'_>) {
+        let Consumer { shared, ref warp, .. } = *consumer;
+        for resident in &self.resident {
+            if let Resident::Registers { fragments, tile } = resident {
+                let loaded = pipeline::fragments::<P>(k, shared.layout.boxes, *tile, warp);
+                let pairs = fragments.iter().flatten().zip(loaded.iter().flatten());
+                pairs.for_each(|(&to, &from)| k.assign(to, from));
+            }
+        }
+    }
+
+    /// Keeps ptxas from giving the fragments' registers to ds: loads them again on a condition that never holds.
+    ///
+    /// ptxas 12.9 and 13.0 take a fragment that only products in a loop read for dead after its product, so that all tiles
+    /// but the first are multiplied by something else (seen on an H200: dq of D = 64 was wrong). A use behind the product
+    /// that would take the registers prevents it. `.ci/assemble.py` looks for such registers in the machine code.
+    fn keep(&self, k: &Entry, consumer: &Consumer<'_>, streamed: Reg<U32>) {
+        k.if_(k.setp(Compare::Eq, streamed, u32::MAX), || self.load(k, consumer));
     }
 }
 
@@ -358,7 +383,7 @@ impl Consumer<'_> {
             |tile| (0..steps).map(|step| pipeline::advance(k, tile, pipeline::k_major_step(step))).collect::<Vec<_>>();
         let products = [(s, 0), (dp, 1)].map(|(sums, i)| {
             let descriptors = match &operands.resident[i] {
-                Resident::Registers(_) => Vec::new(),
+                Resident::Registers { .. } => Vec::new(),
                 Resident::Shared(tile) => k_major_steps(*tile),
             };
             (
@@ -374,7 +399,9 @@ impl Consumer<'_> {
             for (step, &streamed) in streamed.iter().enumerate() {
                 let (streamed, adds) = ((streamed, Major::K), adds[usize::from(step > 0)]);
                 match resident {
-                    Resident::Registers(fragments) => k.wgmma_registers::<P>(sums, fragments[step], streamed, adds),
+                    Resident::Registers { fragments, .. } => {
+                        k.wgmma_registers::<P>(sums, fragments[step], streamed, adds)
+                    }
                     Resident::Shared(_) => k.wgmma::<P>(sums, (descriptors[step], Major::K), streamed, adds),
                 }
             }
@@ -433,7 +460,7 @@ impl Consumer<'_> {
         let delta = of_rows(&arguments.delta);
         let factor = k.mul(arguments.scale(k), std::f32::consts::LOG2_E);
         let mask = arguments.mask.load(k, sequence, rows);
-        self.each_tile(k, |_, key, stage| {
+        self.each_tile(k, |tile, key, stage| {
             k.comment("s = q k^T; dp = dout v^T");
             self.scores::<P>(k, &operands, &scores, stage);
             let mask = mask.draw(k, key, warp.lane);
@@ -452,6 +479,7 @@ impl Consumer<'_> {
             let ds = layout.operand::<P>(k, self.kernel.storage, s);
             self.add(k, &dq, &ds, operands.mn_major[0], stage);
             k.wgmma_wait(0);
+            operands.keep(k, self, tile);
         });
         vec![dq]
     }
