@@ -2,7 +2,7 @@
 //!
 //! What `nn::Training` does in one call is written out: gradients, tape, backward pass, optimizer.
 //!
-//! `cargo run --release -p engine --example logistic_regression`
+//! `cargo run --release -p albert-engine --example logistic_regression`
 use engine::optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions};
 use engine::{Device, Init, ParamBuilder, Result, Workspace, ops, philox::Stream};
 

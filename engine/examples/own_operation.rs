@@ -7,7 +7,7 @@
 //!
 //! Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
 //!
-//! `cargo run --release -p engine --example own_operation`
+//! `cargo run --release -p albert-engine --example own_operation`
 use engine::nn::{Module, Training};
 use engine::optim::{AdamConfig, OptimizerKind};
 use engine::{

@@ -1,6 +1,6 @@
 //! A network with one hidden layer learns what no line can: which points lie inside a circle.
 //!
-//! `cargo run --release -p engine --example two_layer_network`
+//! `cargo run --release -p albert-engine --example two_layer_network`
 use engine::nn::{Linear, Training};
 use engine::optim::{AdamConfig, OptimizerKind, Schedule};
 use engine::{Device, ParamBuilder, Result, philox::Stream};

@@ -14,7 +14,7 @@
 
 use super::{
     driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, Node},
-    recorder::{GraphReport, Graphs, Recorder, Work},
+    recorder::{GraphReport, Graphs, Recorder},
 };
 use crate::error::{EngineError, Result};
 use kernels::{
@@ -98,14 +98,9 @@ impl Gpu {
         lock(&self.0.recorder).report()
     }
 
-    /// True if a step that does `work` is to be recorded.
-    pub(crate) fn wants_graph(&self, work: Option<Work>) -> bool {
-        self.0.driver.has_graphs()
-            && match *lock(&self.0.graphs) {
-                Graphs::Off => false,
-                Graphs::On => true,
-                Graphs::Automatic => work.is_some_and(|work| work.is_bound_by_launches(self.info().multiprocessors)),
-            }
+    /// True if a step is to be recorded.
+    pub(crate) fn wants_graph(&self) -> bool {
+        self.0.driver.has_graphs() && *lock(&self.0.graphs) == Graphs::On
     }
 
     /// Records launches until [`Gpu::end_recording`] or the first read-back.

@@ -16,7 +16,6 @@ pub mod simulated;
 
 pub use driver::{Driver, DriverError, GpuInfo};
 pub use gpu::Gpu;
-pub(crate) use recorder::Work;
 pub use recorder::{GraphReport, Graphs};
 use simulated::SimulatedDriver;
 

@@ -13,14 +13,10 @@
 //!
 //! Cost: what a launch costs the host is paid twice when an argument has changed (once here, once by the driver), and the
 //! GPU waits until the list is complete. Gain: kernels follow one another without the host. So it is for steps whose
-//! kernels are shorter than their launches ([`Graphs::Automatic`], docs/gpu.md).
+//! kernels are shorter than their launches and whose arguments stay the same (docs/gpu.md).
 
 use super::driver::{DeviceAddress, Driver, DriverError, GraphUse, Node};
-use crate::{
-    error::{EngineError, Result},
-    profile::Peak,
-};
-use kernels::{gpu_spec::GpuSpec, operation::Cost};
+use crate::error::{EngineError, Result};
 
 /// Lists shorter than this are started one by one.
 const SHORT: usize = 8;
@@ -31,23 +27,18 @@ const LARGE: usize = 4 << 20;
 /// Uploads begin at multiples of this in their staging memory.
 const ALIGN: usize = 256;
 
-/// Host time of a kernel launch in seconds: the driver's call (2 to 3 µs) and the engine's own work. Predicted.
-const LAUNCH_SECONDS: f64 = 5e-6;
-
 /// When steps on a GPU are started as graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Graphs {
     /// Never.
+    #[default]
     Off,
     /// Always.
     On,
-    /// A planned step whose kernels are predicted to take less time than it takes to start them.
-    #[default]
-    Automatic,
 }
 
 impl Graphs {
-    /// Value of `ALBERT_GRAPHS`: `on`, `off` or `auto`, which is the default.
+    /// Value of `ALBERT_GRAPHS`: `on` or `off`, which is the default.
     ///
     /// # Errors
     /// It says something else.
@@ -58,7 +49,7 @@ impl Graphs {
             Some(value) => Self::named(&value.to_string_lossy()).ok_or_else(|| EngineError::Setting {
                 setting: NAME,
                 value: value.to_string_lossy().into_owned(),
-                problem: "on, off or auto was expected".to_owned(),
+                problem: "on or off was expected".to_owned(),
             }),
         }
     }
@@ -67,36 +58,8 @@ impl Graphs {
         Some(match name {
             "on" => Self::On,
             "off" => Self::Off,
-            "auto" => Self::Automatic,
             _ => return None,
         })
-    }
-}
-
-/// The work of a step, as a dry run has seen it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Work {
-    launches: u64,
-    /// The least time that a GPU of one multiprocessor takes.
-    seconds: f64,
-}
-
-/// Peak of one multiprocessor of an H200.
-const MULTIPROCESSOR: Peak = {
-    let GpuSpec { multiprocessors, tensor_flops, bandwidth, .. } = GpuSpec::H200;
-    Peak::without_caches(tensor_flops / multiprocessors as f64, bandwidth / multiprocessors as f64)
-};
-
-impl Work {
-    pub(crate) fn add(&mut self, cost: Cost) {
-        self.launches += 1;
-        self.seconds += cost.seconds(MULTIPROCESSOR.flops, MULTIPROCESSOR.bandwidth);
-    }
-
-    /// True if launching takes longer than running, on so many multiprocessors. One that is slower than an H200's
-    /// makes this say yes too often, where little is lost by it.
-    pub(super) fn is_bound_by_launches(&self, multiprocessors: u32) -> bool {
-        self.seconds / f64::from(multiprocessors.max(1)) < self.launches as f64 * LAUNCH_SECONDS
     }
 }
 

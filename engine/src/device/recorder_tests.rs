@@ -128,33 +128,8 @@ fn a_step_that_fails_on_the_host_leaves_nothing_waiting() {
     assert_eq!((report.waiting, report.short + report.graphs), (0, 1), "{report:?}");
 }
 
-/// A plan knows what its steps cost; only where launches would take longer are they recorded.
 #[test]
-fn a_small_step_is_recorded_and_a_large_one_is_not() {
-    let mut small = Work::default();
-    let mut large = Work::default();
-    for _ in 0..300 {
-        small.add(Cost { flops: 1_000_000_000, bytes: 1_000_000 });
-        large.add(Cost { flops: 70_000_000_000, bytes: 100_000_000 });
-    }
-    assert!(small.is_bound_by_launches(132) && !large.is_bound_by_launches(132));
-
-    let gpu = gpu(Graphs::Automatic);
-    let (params, ids) = parameters(&gpu);
-    let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
-    let mut gradients = params.gradients(&Device::Cuda(gpu.clone())).unwrap();
-    workspace
-        .plan("step", |workspace| step(&workspace.train(&params, None), ids, (30, 1), 2, &mut gradients).map(|_| ()))
-        .unwrap();
-    step(&workspace.train(&params, None), ids, (30, 1), 2, &mut gradients).unwrap();
-    assert_eq!(gpu.graph_report().graphs, 0, "nothing is known of a step without a plan");
-    step(&workspace.train(&params, Some("step")), ids, (30, 1), 2, &mut gradients).unwrap();
-    assert_eq!(gpu.graph_report().graphs, 1);
-    assert_eq!(workspace.arena().report().misses, 0);
-}
-
-#[test]
-fn the_environment_names_three_settings() {
-    let named = ["on", "off", "auto", "yes", ""].map(Graphs::named);
-    assert_eq!(named, [Some(Graphs::On), Some(Graphs::Off), Some(Graphs::Automatic), None, None]);
+fn the_environment_names_two_settings() {
+    let named = ["on", "off", "yes", ""].map(Graphs::named);
+    assert_eq!(named, [Some(Graphs::On), Some(Graphs::Off), None, None]);
 }

@@ -172,9 +172,6 @@ impl<'w> Tape<'w> {
     /// As `kernel`.
     pub fn launch_on(&self, name: &'static str, cost: Cost, kernel: impl FnOnce(&Device) -> Result<()>) -> Result<()> {
         if self.dry {
-            let mut dry = self.workspace.dry.get();
-            dry.work.add(cost);
-            self.workspace.dry.set(dry);
             return Ok(());
         }
         let Workspace { device, profile, .. } = self.workspace;

@@ -1,7 +1,7 @@
 //! State that steps share: device, planned memory, profiler, and settings of all steps.
 use super::{Node, Tape};
 use crate::{
-    device::{Device, Work},
+    device::Device,
     error::{EngineError, Result},
     memory::{Arena, Plan},
     param::ParamStore,
@@ -46,7 +46,6 @@ pub enum WeightGradients {
 /// Results of a dry run beside memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Dry {
-    pub(super) work: Work,
     /// True if it fuses weight gradients.
     joins: bool,
     /// Bytes that fusing would move, where it is possible.
@@ -64,7 +63,6 @@ pub(crate) struct Traffic {
 #[derive(Clone, Copy, Debug)]
 struct Planned {
     name: &'static str,
-    work: Work,
     joins: bool,
 }
 
@@ -175,10 +173,7 @@ impl Workspace {
             (false, WeightGradients::Fused) => true,
             (false, WeightGradients::Planned) => planned.is_some_and(|planned| planned.joins),
         };
-        let recorded = self
-            .device
-            .gpu()
-            .filter(|gpu| !self.arena.is_dry() && gpu.wants_graph(planned.map(|planned| planned.work)));
+        let recorded = self.device.gpu().filter(|gpu| !self.arena.is_dry() && gpu.wants_graph());
         if let Some(gpu) = recorded {
             gpu.begin_recording();
         }
@@ -225,7 +220,7 @@ impl Workspace {
             }
         }
         self.planned.retain(|planned| planned.name != name);
-        self.planned.push(Planned { name, work: dry.work, joins: dry.joins });
+        self.planned.push(Planned { name, joins: dry.joins });
         self.arena.adopt(name, plan)
     }
 

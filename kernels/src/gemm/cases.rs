@@ -255,8 +255,12 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 
     /// C and the pre-activation by the reference, without gaps.
     pub(super) fn define<R: Real>(&self) -> (Vec<R>, Vec<R>) {
+        self.finish(reference::product(&self.spec, &widen::<R, X>(&self.a), &widen::<R, X>(&self.b)))
+    }
+
+    /// C and the pre-activation from A · B.
+    fn finish<R: Real>(&self, acc: Vec<R>) -> (Vec<R>, Vec<R>) {
         let Gemm { m, n, ldc, .. } = self.spec;
-        let acc = reference::product(&self.spec, &widen::<R, X>(&self.a), &widen::<R, X>(&self.b));
         let matrix = widen::<R, Y>(&dense(&self.matrix, m, n, ldc));
         let acc = if self.spec.beta == Beta::One { reference::add(&matrix, &acc) } else { acc };
         let dropout = self.kind.has_dropout().then_some(Self::DROPOUT);
@@ -272,6 +276,18 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let factor = if self.spec.precision == Precision::Bf16x3 { 64.0 } else { 1.0 };
         let error = |naive: &[f32], exact: &[f64]| factor * greatest_error(&store::<Y>(naive), exact);
         (error(&naive.0, &exact.0), error(&naive.1, &exact.1))
+    }
+
+    /// As [`Problem::naive_errors`], the greater of the naive implementation's and of one whose sums are those of tensor
+    /// cores.
+    pub(super) fn tensor_core_errors(&self) -> (f64, f64) {
+        let Gemm { k, a, b, beta, .. } = self.spec;
+        let sample = Problem::<X, Y>::new(Gemm { beta, ..Gemm::new(48, 48, k, a, b) }, self.kind);
+        let sums = reference::truncated_product(&sample.spec, &widen::<f32, X>(&sample.a), &widen(&sample.b));
+        let (truncated, exact) = (sample.finish::<f32>(sums), sample.define::<f64>());
+        let error = |sums: &[f32], exact: &[f64]| greatest_error(&store::<Y>(sums), exact);
+        let naive = self.naive_errors();
+        (naive.0.max(error(&truncated.0, &exact.0)), naive.1.max(error(&truncated.1, &exact.1)))
     }
 
     /// Checks C and the saved pre-activation, with gaps, against the error bound; returns the error over the bound.

@@ -9,6 +9,7 @@ use super::{
     tiles::{Blocking, HopperTile},
 };
 use crate::gemm::{Beta, Epilogue, EpilogueKind, Gemm, cases::Problem};
+use crate::simd::DType;
 use crate::{
     Element,
     activation::Activation,
@@ -69,7 +70,10 @@ impl<X: Element, Y: Element> Problem<X, Y> {
     pub(in crate::gemm) fn check_simulated(&self, gpu: &GpuRunner<'_>) -> Result<f64, String> {
         let expected = std::cell::OnceCell::new();
         let compare = |c: &[Y], pre: &[Y]| {
-            let (exact, naive) = expected.get_or_init(|| (self.define::<f64>(), self.naive_errors()));
+            let (exact, naive) = expected.get_or_init(|| {
+                let naive = if X::DTYPE == DType::F32 { self.naive_errors() } else { self.tensor_core_errors() };
+                (self.define::<f64>(), naive)
+            });
             self.hold(c, pre, *naive, exact)
         };
         let nt = Gemm::nt(self.spec.m, self.spec.n, self.spec.k);
