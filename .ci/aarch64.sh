@@ -114,10 +114,10 @@ tests() {
   echo "$name under qemu-aarch64: $line, $((SECONDS - started)) s"
 }
 ignored=0
-tests "tests of ${modules[*]}" env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package kernels --lib \
+tests "tests of ${modules[*]}" env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package albert-kernels --lib \
   --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}"
-tests "recorded bits of kernels" env ALBERT_BITS_FLOPS=100000 cargo test --offline --package kernels --lib \
+tests "recorded bits of kernels" env ALBERT_BITS_FLOPS=100000 cargo test --offline --package albert-kernels --lib \
   --target "$target" -- bits::
-tests "recorded bits of runs" env ALBERT_ISA=neon cargo test --offline --package cli --target "$target" -- verify::
+tests "recorded bits of runs" env ALBERT_ISA=neon cargo test --offline --package albert-program --target "$target" -- verify::
 echo "aarch64: $passed passed, $failed failed, $ignored skipped"
 [ "$failed" -eq 0 ]

@@ -26,9 +26,9 @@ started=$SECONDS
 run() {
   cargo "${runs[@]}" "$@" 2>&1 | tee -a "$log"
 }
-run -p kernels --lib --test arguments -- "${skipped[@]}"
+run -p albert-kernels --lib --test arguments -- "${skipped[@]}"
 if [ "${1:-}" != kernels ]; then
-  run -p engine --lib --tests -- "${skipped[@]}"
+  run -p albert-engine --lib --tests -- "${skipped[@]}"
 fi
 passed=$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log" | paste -sd+ | bc)
 [ "${passed:-0}" -gt 0 ] || { echo "AddressSanitizer: no test ran" >&2; exit 1; }
@@ -38,7 +38,7 @@ if grep -q 'ERROR: AddressSanitizer' "$log"; then
 fi
 
 # The planted fault proves that the sanitizer is active.
-if PLANTED_BUG=pack cargo "${runs[@]}" -p kernels --test arguments -- slices_of_exactly_the_span > "$log" 2>&1; then
+if PLANTED_BUG=pack cargo "${runs[@]}" -p albert-kernels --test arguments -- slices_of_exactly_the_span > "$log" 2>&1; then
   echo "AddressSanitizer missed the planted read of one element past a packed operand" >&2
   exit 1
 fi

@@ -3,6 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 started=$SECONDS
-cargo test --quiet -p kernels --test team -- --nocapture 2>&1 |
+cargo test --quiet -p albert-kernels --test team -- --nocapture 2>&1 |
   grep -vE '^ +[0-9]+: |^ +at |^stack backtrace|^note: |^$|^thread .* panicked|^Causality violation|^\.+$'
 printf 'model check: %d s\n' $((SECONDS - started))

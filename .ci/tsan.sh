@@ -5,4 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=target/tsan
 export RUSTFLAGS='-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer'
-cargo test -p kernels --target x86_64-unknown-linux-gnu --lib -- pool::
+cargo test -p albert-kernels --target x86_64-unknown-linux-gnu --lib -- pool::

@@ -1,6 +1,6 @@
 //! Embeds texts and finds the nearest other text of each.
 //!
-//! `cargo run --release -p albert --example embed -- MODEL_FOLDER "first text" "second text" ...`
+//! `cargo run --release -p albert-model --example embed -- MODEL_FOLDER "first text" "second text" ...`
 //!
 //! Without arguments, a tiny model is trained first.
 mod tiny;

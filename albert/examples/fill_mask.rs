@@ -1,6 +1,6 @@
 //! Fills the masks of a text.
 //!
-//! `cargo run --release -p albert --example fill_mask -- MODEL_FOLDER "The capital of France is [MASK]."`
+//! `cargo run --release -p albert-model --example fill_mask -- MODEL_FOLDER "The capital of France is [MASK]."`
 //!
 //! Without arguments, a tiny model is trained first.
 mod tiny;

@@ -1,6 +1,6 @@
 //! Fine-tunes a model on labelled sentences and predicts the label of another sentence.
 //!
-//! `cargo run --release -p albert --example finetune -- MODEL_FOLDER DATA_FOLDER RUN_FOLDER "a sentence"`
+//! `cargo run --release -p albert-model --example finetune -- MODEL_FOLDER DATA_FOLDER RUN_FOLDER "a sentence"`
 //!
 //! `DATA_FOLDER` has `train.tsv` and `dev.tsv` with the columns `text` and `label`; without `dev.tsv`, a tenth of the
 //! training set is held out. The run writes the model that is best on the dev set to `RUN_FOLDER`. Without arguments, a

@@ -9,7 +9,7 @@
 //! §: sections of Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations",
 //! arXiv 1909.11942. The crate `albert` has the same model with ragged batches, fused operations and checkpoints.
 //!
-//! `cargo run --release -p albert --example tiny_albert`
+//! `cargo run --release -p albert-model --example tiny_albert`
 use engine::nn::{Embedding, Graph, LayerNorm, Linear, Value};
 use engine::ops::{self, CrossEntropyOutput, Transpose};
 use engine::optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, Schedule, clip_global_norm};

@@ -1,7 +1,7 @@
 //! Writes every PTX program of the table of operations into a directory, with a list for `.ci/ptx-gate.sh`.
 //!
 //! ```text
-//! cargo run -p kernels --example emit_ptx -- DIR
+//! cargo run -p albert-kernels --example emit_ptx -- DIR
 //! ```
 //!
 //! `DIR/programs.txt` has one program a line: file, entry, register budget, the required SASS instructions joined by commas

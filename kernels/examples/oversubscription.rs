@@ -1,7 +1,7 @@
 //! Throughput of the thread team with fewer cores than threads, relative to one thread a core.
 //!
 //! ```text
-//! cargo run --release -p kernels --example oversubscription -- [--rounds 7] [--seconds 2] [--against PROGRAM] [--cgroup DIR]
+//! cargo run --release -p albert-kernels --example oversubscription -- [--rounds 7] [--seconds 2] [--against PROGRAM] [--cgroup DIR]
 //! ```
 //!
 //! A pass is 12 layers of two products (16 and 32 rows by 768 x 768, about 100 and 200 us on two cores), a loop over rows

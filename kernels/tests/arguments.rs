@@ -3,7 +3,7 @@
 //! elements around them keep their values.
 //!
 //! Every unsafe block of the kernels relies on these checks, so they are also tested without overflow checks:
-//! `cargo test --release -p kernels --test arguments`.
+//! `cargo test --release -p albert-kernels --test arguments`.
 
 #[path = "arguments/attention.rs"]
 mod attention;

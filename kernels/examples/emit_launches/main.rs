@@ -2,7 +2,7 @@
 //! the third-party verifier of `.ci/sentryward.sh`.
 //!
 //! ```text
-//! cargo run -p kernels --example emit_launches -- DIR [WORD ..]         programs whose names contain one of the words
+//! cargo run -p albert-kernels --example emit_launches -- DIR [WORD ..]         programs whose names contain one of the words
 //! ```
 //!
 //! Writes `DIR/NAME.ptx` and `DIR/NAME.json` for each program: entry, grid, block, shared memory, values by parameter, and

@@ -4,14 +4,14 @@
 //! A seeded sample runs with the other tests. The full run uses all cores, prints progress and can be resumed:
 //!
 //! ```text
-//! ALBERT_MUTANTS_FILE=target/mutants.txt cargo test --release -p kernels --test mutants -- --ignored --nocapture every_mutant
+//! ALBERT_MUTANTS_FILE=target/mutants.txt cargo test --release -p albert-kernels --test mutants -- --ignored --nocapture every_mutant
 //! ```
 //!
 //! `ALBERT_MUTANTS_SECONDS` limits its time, `ALBERT_MUTANTS_ONLY` restricts it to programs whose name contains the value.
 //! The full cross product of cases, schedules and completions:
 //!
 //! ```text
-//! ALBERT_CASES_FILE=target/cases.txt cargo test --release -p kernels --test mutants -- --ignored --nocapture every_case
+//! ALBERT_CASES_FILE=target/cases.txt cargo test --release -p albert-kernels --test mutants -- --ignored --nocapture every_case
 //! ```
 //!
 //! It skips the cases in its file; `ALBERT_CASES_ONLY` restricts it to operations whose name contains the value.

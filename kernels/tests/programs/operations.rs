@@ -75,7 +75,7 @@ fn listings_and_hashes_are_those_of_the_emitted_programs() {
     differences.extend(unknown.map(|name| format!("kernels/listings/{name} belongs to no program")));
     assert!(
         differences.is_empty(),
-        "{}\nif the change is intended: ALBERT_BLESS=1 cargo test -p kernels --test programs",
+        "{}\nif the change is intended: ALBERT_BLESS=1 cargo test -p albert-kernels --test programs",
         differences.join("\n")
     );
 }

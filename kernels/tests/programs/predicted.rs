@@ -46,7 +46,7 @@ fn predictions_are_those_of_the_page_and_none_is_faster_than_its_floor() {
     assert!(
         page == now,
         "other predictions than those of {}; compare `albert kernels predict` before and after the change; if it is \
-         intended: ALBERT_BLESS=1 cargo test -p kernels --test programs predictions",
+         intended: ALBERT_BLESS=1 cargo test -p albert-kernels --test programs predictions",
         path.display()
     );
 }

@@ -2,7 +2,7 @@
 //! with a bounded number of preemptions, and under every value that a weakly ordered load may return.
 //!
 //! ```text
-//! cargo test -p kernels --test team -- --nocapture        prints the executions of each model and the time
+//! cargo test -p albert-kernels --test team -- --nocapture        prints the executions of each model and the time
 //! ```
 //!
 //! A model fails on a data race (accesses to a cell without happens-before), a deadlock or a failed assertion. Waiting
