@@ -7,9 +7,9 @@ FOLDER is the output of the example `emit_ptx`: programs, and programs.txt with 
     FILE ENTRY REGISTERS INSTRUCTIONS ARCHITECTURE..     instructions joined by commas, or `-`
 
 A program fails for an architecture if ptxas rejects it or warns, if it spills registers, needs a stack, uses more registers
-than its line allows, if the disassembly lacks one of the instructions, or if a product of Hopper reads registers that a path
-of the loop has overwritten (`overwritten`). Without nvdisasm, instructions are not checked. Prints a line for each failure, then `N passed, M failed`. Exit code 1: a program failed; 2: the checks accepted a program
-that is wrong on purpose.
+than its line allows, if the disassembly lacks one of the instructions, or if a product reads registers that were overwritten
+(`overwritten`). Without nvdisasm, instructions are not checked. Prints a line for each failure, then `N passed, M failed`.
+Exit code 1: a program failed; 2: the checks accepted a program that is wrong on purpose.
 """
 
 import argparse
@@ -130,6 +130,8 @@ def overwritten(text, start):
         if operation.startswith("HGMMA") and (a := re.match(r"R\d+, R(\d+),", operands)):
             reads[i] = range(int(a.group(1)), int(a.group(1)) + 4)
     watched = {register for registers in reads.values() for register in registers}
+    if not watched:
+        return None
 
     def behind(i):
         """Instructions that can follow instruction i."""
