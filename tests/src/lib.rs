@@ -1,8 +1,8 @@
 //! Support shared by the cross-crate tests: a counting allocator, the program under test, and readers of foreign bytes.
 
-// The program is no library, so its module is compiled here, too; the writer is not called.
+// The program is no library, so its module is compiled here, too, through a link, which a package follows; the writer is not
+// called.
 #[allow(dead_code)]
-#[path = "../../cli/src/npy.rs"]
 mod npy;
 
 pub mod allocator;

@@ -1,6 +1,8 @@
 //! Dot products of bytes: the instructions of the microkernels, per instruction set.
 
-use crate::gemm::{Destination, Entered, Microkernel, MicrokernelUser, MultiplyAdd, NextTile, PanelA, PanelB, Tile};
+#[cfg(target_arch = "x86_64")]
+use crate::gemm::{Destination, NextTile, PanelA, PanelB};
+use crate::gemm::{Entered, Microkernel, MicrokernelUser, MultiplyAdd, Tile};
 use crate::pool::Cpu;
 use crate::register_tile::RegisterTile;
 #[cfg(target_arch = "x86_64")]
@@ -10,7 +12,9 @@ use crate::simd::{IsaKind, Scalar, Simd};
 use crate::tiles::Amx;
 #[cfg(all(test, target_arch = "x86_64"))]
 use crate::tiles::Emulated;
-use crate::tiles::{GROUPS, MatrixUnit, SIDE, Section, TileKind};
+use crate::tiles::{GROUPS, SIDE, TileKind};
+#[cfg(target_arch = "x86_64")]
+use crate::tiles::{MatrixUnit, Section};
 use bytemuck::Pod;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;

@@ -5,9 +5,8 @@ use description::{Description, Prepared};
 use ptx::sim::{Limits, Module, Options};
 use std::path::Path;
 
-// The program is no library, so its module is compiled here, too; what writes results is not called.
+// The program is no library, so its module is compiled here, too, through a link; what writes results is not called.
 #[allow(dead_code)]
-#[path = "../../../cli/src/commands/kernels/launch.rs"]
 mod description;
 
 const COPY: &str = ".version 7.4\n.target sm_80\n.entry copy(.param .u64 x, .param .u64 y, .param .u32 n, .param .f32 s, \

@@ -118,7 +118,7 @@ fn inputs() -> Vec<Situation> {
             "ulimit -v 1000000; $A data build /dev/zero --tokenizer $T/tokenizer.json -o out",
         )
         .ends_with(&[1])
-        .says("from a pipe or device"),
+        .says("from a pipe, a device or a compressed file"),
         row(
             "input",
             "an endless device as tokenizer",

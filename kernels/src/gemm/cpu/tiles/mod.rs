@@ -11,6 +11,7 @@
 
 pub(super) mod pairs;
 pub(super) mod split;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod vectors;
 
 use super::Product;

@@ -1,0 +1,1 @@
+../../cli/src/npy.rs

@@ -1,0 +1,1 @@
+../../../../cli/src/commands/kernels/launch.rs
