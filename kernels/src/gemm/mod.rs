@@ -43,12 +43,14 @@ pub mod reference;
 mod tests;
 
 pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use cpu::microkernel::{Destination, NextTile, PanelA, PanelB};
 pub use cpu::packed::{PackMismatch, PackedB};
 pub(crate) use cpu::{
     Product,
     blocking::Blocking,
     blocks::{ALIASING_STRIDE, PanelsOfGroups, RowsOfGroups},
-    microkernel::{Destination, Entered, Microkernel, MicrokernelUser, MultiplyAdd, NextTile, PanelA, PanelB, Tile},
+    microkernel::{Entered, Microkernel, MicrokernelUser, MultiplyAdd, Tile},
     run_tasks,
 };
 pub use cpu::{scratch_bytes, warm_up};

@@ -149,6 +149,7 @@ impl Tiles {
 /// matrix unit. With zeros its clock would be higher. `None` without such a unit.
 pub(crate) fn loop_of_peak(tiles: Tiles, rounds: u32) -> Option<f64> {
     /// Blocks of terms: panels of 16 KiB.
+    #[cfg(target_arch = "x86_64")]
     const BLOCKS: usize = 8;
     match tiles.unit() {
         #[cfg(target_arch = "x86_64")]
@@ -212,6 +213,7 @@ pub(crate) unsafe trait MatrixUnit: Copy + Send + Sync {
     ///
     /// # Safety
     /// As [`multiply`](Self::multiply), for i32 and one section.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     unsafe fn multiply_bytes(self, section: Section, blocks: usize, lda: usize, c: *mut i32, ldc: usize);
 }
 

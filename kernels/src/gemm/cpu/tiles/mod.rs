@@ -185,6 +185,7 @@ impl Kernel for PackPanel<'_, '_> {
 ///
 /// # Safety
 /// `to` is valid for writing `height` rows of `width` floats, a multiple of LANES.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 #[inline(always)]
 unsafe fn clear<S: Simd>(simd: S, height: usize, width: usize, to: Destination<'_>) {
     for i in 0..height {
