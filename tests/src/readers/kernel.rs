@@ -11,13 +11,13 @@ pub(super) fn ptx(bytes: &[u8]) -> bool {
 
 pub(super) fn ptx_seeds() -> Vec<Vec<u8>> {
     let ours = [
-        include_str!("../../../kernels/listings/softmax.forward-bf16-sm80-1x256.ptx"),
-        include_str!("../../../kernels/listings/elementwise-f32bf16-sm80-256x8-cast.ptx"),
+        include_str!("inputs/softmax.forward-bf16-sm80-1x256.ptx"),
+        include_str!("inputs/elementwise-f32bf16-sm80-256x8-cast.ptx"),
     ];
     let third_party = [
-        include_str!("../../../kernels/ptx/tests/texts/third_party/total_sm80.ptx"),
-        include_str!("../../../kernels/ptx/tests/texts/third_party/transpose_sm80.ptx"),
-        include_str!("../../../kernels/ptx/tests/texts/third_party/ring_sm90a.ptx"),
+        include_str!("inputs/total_sm80.ptx"),
+        include_str!("inputs/transpose_sm80.ptx"),
+        include_str!("inputs/ring_sm90a.ptx"),
     ];
     let small = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry add(.param .u64 x, .param .u32 n)\n{\n\
         .reg .pred %p<2>; .reg .b32 %r<5>; .reg .f32 %f<4>; .reg .b64 %rd<4>;\n.shared .align 4 .b8 tile[128];\n\

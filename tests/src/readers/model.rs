@@ -52,8 +52,8 @@ pub(super) fn recipe(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn recipe_seeds() -> Vec<Vec<u8>> {
-    let plan = include_str!("../../../benches/tasks/ablation.toml");
-    let own = include_str!("../../../benches/tasks/own.toml");
+    let plan = include_str!("inputs/ablation.toml");
+    let own = include_str!("inputs/own.toml");
     let tuned = FinetuneRecipe::for_model(&base()).to_toml();
     [crate::run_folder::RECIPE, plan, own, &tuned].map(|text| text.as_bytes().to_vec()).to_vec()
 }
