@@ -152,10 +152,11 @@ def overwritten(text, start):
     open_ends = [0]
     while open_ends:
         i = open_ends.pop()
+        left = after(i, reaching[i])
         for following in behind(i):
             known = reaching.get(following)
             merged = {register: set(of) for register, of in (known or {}).items()}
-            for register, of in after(i, reaching[i]).items():
+            for register, of in left.items():
                 merged[register] = merged.get(register, set()) | of
             if merged != known:
                 reaching[following] = merged

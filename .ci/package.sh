@@ -3,5 +3,7 @@
 # outside of a crate.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+packages=${CARGO_TARGET_DIR:-target}/package
+rm -f "$packages"/*.crate
 cargo package --workspace --quiet
-echo "$(ls "${CARGO_TARGET_DIR:-target}"/package/*.crate | wc -l) packages passed"
+echo "$(find "$packages" -maxdepth 1 -name '*.crate' | wc -l) packages passed"

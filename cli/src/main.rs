@@ -96,14 +96,24 @@ fn main() -> ExitCode {
     output::exit_code(run(), 1)
 }
 
+/// Bytes of stack for reading the command line.
+const PARSER_STACK: usize = 2 << 20;
+
+/// Reads the command line.
+fn parse() -> Result<Cli, clap::Error> {
+    let matches = numbers::negative_numbers_are_values(command()).try_get_matches()?;
+    Cli::from_arg_matches(&matches)
+}
+
 fn run() -> Result<ExitCode> {
     // They are read as text where they are used, and a value that is not UTF-8 would count as absent.
     for (name, value) in std::env::vars_os() {
         let is_ours = name.to_str().is_some_and(|name| name.starts_with("ALBERT_"));
         ensure!(!is_ours || value.to_str().is_some(), "{}: the value is not UTF-8", name.display());
     }
-    let matches = numbers::negative_numbers_are_values(command()).try_get_matches();
-    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+    // The derived builders have frames of 400 KiB with assertions on, and a main thread may have less (`ulimit -s`).
+    let parser = std::thread::Builder::new().stack_size(PARSER_STACK).spawn(parse);
+    let cli = match parser.map_or_else(|_| parse(), |parser| parser.join().expect("clap does not panic")) {
         Ok(cli) => cli,
         Err(message) => return print_message(&message),
     };

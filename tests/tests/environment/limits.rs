@@ -109,8 +109,7 @@ fn resources() -> Vec<Situation> {
         row("processes", "no thread may be started for a run", "mkdir -m 777 o; nobody prlimit --nproc=1 $A pretrain $T/recipe.toml --data $T/data --tokenizer $T/tokenizer.json -o o/out schedule.steps=4")
             .needing_root()
             .ends_with(&[0, 1]),
-        // The release program runs with 128 KiB; with assertions, reading the command line takes 400.
-        row("stack", "512 KiB", "ulimit -s 512; $A fill-mask --model $T/run 'the [MASK]'"),
+        row("stack", "128 KiB", "ulimit -s 128; $A fill-mask --model $T/run 'the [MASK]'"),
         row("locked memory", "none", "ulimit -l 0; $A fill-mask --model $T/run 'the [MASK]'"),
         row("core files", "processor time of 1 s", "ulimit -t 1; pretrain -o out schedule.steps=100000").ends_with(&[137, 152]).leaves_partial(),
         row("affinity", "one core, two threads", "taskset -c 0 $A fill-mask --model $T/run 'the [MASK]'"),
