@@ -59,14 +59,14 @@ def on_dev(folder):
     """Accuracy and negative loss on dev: of equal accuracies the lower loss wins, as in `albert finetune`."""
     with open(os.path.join(folder, "summary.json")) as file:
         best = json.load(file)["best"]
-    return dict(best["figures"])["accuracy"], -best["loss"]
+    return best["figures"]["accuracy"], -best["loss"]
 
 
 def curve(folder):
     """(step, accuracy on dev) of each evaluation."""
     with open(os.path.join(folder, "metrics.jsonl")) as file:
         records = [json.loads(line) for line in file]
-    return [(r["step"], dict(r["measured"]["figures"])["accuracy"]) for r in records if r["kind"] == "evaluation"]
+    return [(r["step"], r["measured"]["figures"]["accuracy"]) for r in records if r["kind"] == "evaluation"]
 
 
 def right(options, folder):

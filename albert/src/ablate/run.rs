@@ -22,7 +22,7 @@ use crate::finetune::{
 };
 use crate::pretrain::{PretrainError, PretrainSources, Pretraining, pretrain, sentence_accuracy};
 use crate::tokenizer::Tokenizer;
-use crate::train::{FolderLock, Observer, Outcome, StartMode};
+use crate::train::{FolderLock, METRICS, Observer, Outcome, StartMode};
 
 const RESULT: &str = "result.json";
 
@@ -393,7 +393,7 @@ pub fn read(folder: &Path) -> Result<Option<Ablation>, AblationError> {
         let seeds = folders(&row)?.into_iter().filter_map(|(name, place)| {
             let seed: u64 = name.strip_prefix("seed-")?.parse().ok()?;
             let run = place.join(PRETRAINING);
-            run.join("metrics.jsonl").exists().then_some((seed, run))
+            run.join(METRICS).exists().then_some((seed, run))
         });
         runs.extend(seeds.min().map(|(seed, run)| (run, format!("{name} seed {seed}"))));
     }

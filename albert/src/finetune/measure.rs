@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::feature::{Content, Feature, Target};
 use super::prediction::{Gold, Prediction, gold, greatest, threshold_of};
-use super::{Examples, FinetuneError, FinetuneRecipe, Task};
+use super::{Examples, FinetuneError, FinetuneRecipe, Task, named};
 use crate::metrics::{
     self, Confusion, EntityCounts, LevelAccuracy, Mean, Metric, PairCount, ThresholdPoint, evaluate_squad1,
     evaluate_squad2, pearson, spearman, threshold_curve,
@@ -34,6 +34,7 @@ use crate::tasks::{Problem, Question};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Figures by name; the first one selects checkpoints. Metrics are fractions (see [`Metric`]).
+    #[serde(with = "named")]
     pub figures: Vec<(String, f64)>,
     /// Mean loss, as in training; `None` for answer spans.
     pub loss: Option<f64>,

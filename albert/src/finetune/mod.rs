@@ -15,6 +15,7 @@ mod feature;
 mod figures;
 mod loss;
 mod measure;
+mod named;
 mod objective;
 mod prediction;
 mod predictor;

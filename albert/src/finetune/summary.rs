@@ -14,7 +14,7 @@ use std::path::Path;
 use engine::io::write_atomically;
 use serde::{Deserialize, Serialize};
 
-use super::{FinetuneError, Measured};
+use super::{FinetuneError, Measured, named};
 
 /// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,10 +64,8 @@ fn write_summary(summary: &impl Serialize, folder: &Path) -> Result<(), Finetune
 }
 
 /// A figure over the seeds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Name of the figure.
-    pub name: String,
     /// One value per seed, in the order of the seeds.
     pub values: Vec<f64>,
     /// Median; the mean of the two middle values for an even number of values.
@@ -81,24 +79,24 @@ pub struct Spread {
 }
 
 /// Summary of several runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeedSummary {
     /// Summary of each run.
     pub runs: Vec<FinetuneSummary>,
-    /// Statistics of each figure over the runs.
-    pub figures: Vec<Spread>,
+    /// Statistics of each figure over the runs, by name.
+    #[serde(serialize_with = "named::serialize")]
+    pub figures: Vec<(String, Spread)>,
 }
 
 impl Spread {
     /// Statistics of `values`, which must not be empty.
-    pub fn new(name: &str, values: Vec<f64>) -> Self {
+    pub fn new(values: Vec<f64>) -> Self {
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
         let mean = values.iter().sum::<f64>() / n as f64;
         let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
         Self {
-            name: name.to_owned(),
             median: (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
             lowest: sorted[0],
             highest: sorted[n - 1],
@@ -121,8 +119,11 @@ impl SeedSummary {
             .map(|best| best.figures.iter().map(|(name, _)| name.clone()).collect())
             .unwrap_or_default();
         let figures = names
-            .iter()
-            .filter_map(|name| Some(Spread::new(name, runs.iter().map(|run| of(run, name)).collect::<Option<_>>()?)))
+            .into_iter()
+            .filter_map(|name| {
+                let values = runs.iter().map(|run| of(run, &name)).collect::<Option<_>>()?;
+                Some((name, Spread::new(values)))
+            })
             .collect();
         Self { runs, figures }
     }
@@ -142,10 +143,10 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle() {
-        let spread = Spread::new("accuracy", vec![0.5, 0.9, 0.7]);
+        let spread = Spread::new(vec![0.5, 0.9, 0.7]);
         assert_eq!((spread.median, spread.lowest, spread.highest), (0.7, 0.5, 0.9));
         assert!((spread.deviation - 0.2).abs() < 1e-12);
-        assert_eq!(Spread::new("accuracy", vec![1.0, 4.0]).median, 2.5);
-        assert_eq!(Spread::new("accuracy", vec![1.0]).deviation, 0.0);
+        assert_eq!(Spread::new(vec![1.0, 4.0]).median, 2.5);
+        assert_eq!(Spread::new(vec![1.0]).deviation, 0.0);
     }
 }

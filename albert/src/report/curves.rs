@@ -137,7 +137,7 @@ fn plot(
         .x_desc(panel.axis)
         .x_label_formatter(&|x| if last - first < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") })
         .y_label_formatter(&|y| tick(*y, low, high))
-        .light_line_style(WHITE)
+        .max_light_lines(0)
         // A label takes about 60 pixels.
         .x_labels((width / 90) as usize)
         .y_labels(6)

@@ -39,6 +39,6 @@ pub(crate) use lock::FolderLock;
 pub(crate) use objective::{EVALUATE, ProgressOf, RecordOf};
 pub(crate) use overrides::{fingerprint, insert, lay_over, lookup, parse, recipe_of, remove, set};
 pub(crate) use progress::{Window, bits};
-pub(crate) use records::{evaluation_points, train_points};
+pub(crate) use records::{METRICS, evaluation_points, train_points};
 pub(crate) use run::run;
 pub(crate) use settings::{check_decay, expect};

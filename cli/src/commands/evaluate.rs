@@ -15,7 +15,6 @@ use albert::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use engine::io::{check_output, write_atomically};
-use serde_json::{Value, json};
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
@@ -164,7 +163,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn print(mut out: Sink, measured: &Measured, json: Option<&Path>) -> Result<()> {
     let mut text = String::new();
     match json {
-        Some(path) if path == Path::new(STANDARD_OUTPUT) => text = as_json(measured)? + "\n",
+        Some(path) if path == Path::new(STANDARD_OUTPUT) => text = serde_json::to_string_pretty(measured)? + "\n",
         _ => {
             for (name, value) in &measured.figures {
                 let _ = writeln!(text, "{name}\t{value}");
@@ -172,17 +171,9 @@ fn print(mut out: Sink, measured: &Measured, json: Option<&Path>) -> Result<()> 
         }
     }
     if let Some(path) = json.filter(|path| *path != Path::new(STANDARD_OUTPUT)) {
-        let text = as_json(measured)?;
+        let text = serde_json::to_string_pretty(measured)?;
         write_atomically(path, |out| writeln!(out, "{text}"))?;
     }
     out.put(&text)?;
     out.finish()
-}
-
-/// JSON of the measurements, with the figures as an object by name.
-fn as_json(measured: &Measured) -> Result<String> {
-    let mut value = serde_json::to_value(measured)?;
-    let figures = measured.figures.iter().map(|(name, value)| (name.clone(), json!(value)));
-    value["figures"] = Value::Object(figures.collect());
-    Ok(serde_json::to_string_pretty(&value)?)
 }

@@ -324,12 +324,11 @@ fn run_seeds(
     let summary = SeedSummary::new(runs);
     summary.save(&arguments.output)?;
     let mut out = results();
-    for spread in &summary.figures {
+    for (name, spread) in &summary.figures {
         let values = spread.values.iter().map(|value| format!("{value:.4}")).collect::<Vec<_>>().join(" ");
         writeln!(
             out,
-            "{}: median {:.4}, from {:.4} to {:.4}, standard deviation {:.4} over {} seeds ({values})",
-            spread.name,
+            "{name}: median {:.4}, from {:.4} to {:.4}, standard deviation {:.4} over {} seeds ({values})",
             spread.median,
             spread.lowest,
             spread.highest,

@@ -82,7 +82,7 @@ fn texts_are_learnt_measured_predicted_and_classified() {
         .says(&["randomly initialized: classifier.weight, classifier.bias", "best so far"]);
     assert!(run.stdout.contains("accuracy: median") && run.stdout.contains("over 2 seeds"), "{}", run.stdout);
     let summary: Value = serde_json::from_slice(&fs::read(world.path("run/summary.json")).unwrap()).unwrap();
-    let accuracy = |seed: usize| summary["figures"][0]["values"][seed].as_f64().unwrap();
+    let accuracy = |seed: usize| summary["figures"]["accuracy"]["values"][seed].as_f64().unwrap();
     assert!(accuracy(0) > 0.95 && accuracy(1) > 0.95, "{summary}");
 
     let model = world.arg("run/seed-1");
