@@ -127,6 +127,21 @@ impl Problem {
         unreachable!("the heights repeat")
     }
 
+    /// C by any tiles.
+    fn by_tiles(&self, tiles: Tiles, isa: Isa) -> Vec<f32> {
+        match (tiles.unit(), isa) {
+            (Unit::Emulated, _) => self.by(Emulated, true),
+            #[cfg(target_arch = "x86_64")]
+            (Unit::Fma, Isa::Avx2(simd)) => self.by_vectors(simd),
+            #[cfg(target_arch = "x86_64")]
+            (Unit::Fma, Isa::Avx512(simd)) => self.by_vectors(simd),
+            #[cfg(target_arch = "x86_64")]
+            (Unit::Fma, _) => unreachable!("fma tiles beside {isa}"),
+            #[cfg(target_arch = "x86_64")]
+            (Unit::Amx(amx), _) => self.by(amx, true),
+        }
+    }
+
     /// C by a definition with some change.
     fn changed(&self, by: Change) -> Vec<f32> {
         let flushes = by != Change::NoFlushing;
@@ -184,15 +199,10 @@ fn every_kind_gives_the_bits_of_the_definition() {
         assert_eq!(hash(data, |problem| problem.changed(Change::Nothing)), wanted, "{data}");
         for isa in Isa::real() {
             for tiles in Tiles::testable(isa) {
-                let found = match (tiles.unit(), isa) {
-                    #[cfg(target_arch = "x86_64")]
-                    (Unit::Fma, Isa::Avx2(simd)) => hash(data, |problem| problem.by_vectors(simd)),
-                    #[cfg(target_arch = "x86_64")]
-                    (Unit::Fma, Isa::Avx512(simd)) => hash(data, |problem| problem.by_vectors(simd)),
-                    #[cfg(target_arch = "x86_64")]
-                    (Unit::Amx(amx), _) => hash(data, |problem| problem.by(amx, true)),
-                    _ => continue,
-                };
+                if tiles.kind() == TileKind::Emulated {
+                    continue;
+                }
+                let found = hash(data, |problem| problem.by_tiles(tiles, isa));
                 assert_eq!(found, wanted, "{} tiles beside {isa}, {data}: {found:#018x}", tiles.kind());
                 kinds.push(format!("{} beside {isa}", tiles.kind()));
             }
@@ -258,14 +268,15 @@ fn the_floating_point_mode_of_the_thread_is_unchanged() {
     let tiny = std::hint::black_box(f32::MIN_POSITIVE);
     for isa in Isa::real() {
         let problem = Problem::new("denormal", 1);
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(simd) => drop(problem.by_vectors(simd)),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(simd) => drop(problem.by_vectors(simd)),
-            _ => {}
+        for tiles in Tiles::testable(isa) {
+            drop(problem.by_tiles(tiles, isa));
+            let kind = tiles.kind();
+            assert_eq!(
+                (tiny / 2.0).to_bits(),
+                0x0040_0000,
+                "{kind} tiles, {isa}: denormal results are flushed afterwards"
+            );
         }
-        assert_eq!((tiny / 2.0).to_bits(), 0x0040_0000, "{isa}: denormal results are flushed afterwards");
     }
 }
 
