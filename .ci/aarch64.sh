@@ -89,12 +89,12 @@ cross() {
 }
 started=$SECONDS
 passed=0 failed=0
-if cross cargo check --quiet --offline --workspace --target "$target" >"$log" 2>&1 && ! grep -q '^warning' "$log"; then
+if cross cargo check --quiet --offline --workspace --all-targets --target "$target" >"$log" 2>&1 && ! grep -q '^warning' "$log"; then
   passed=1
-  echo "cargo check --workspace: no warning, $((SECONDS - started)) s"
+  echo "cargo check --workspace --all-targets: no warning, $((SECONDS - started)) s"
 else
   failed=1
-  echo "FAILED: cargo check --workspace --target $target:"
+  echo "FAILED: cargo check --workspace --all-targets --target $target:"
   tail -n 40 "$log"
 fi
 # tests NAME COMMAND..: counts the tests that a command of cargo runs.
