@@ -1,10 +1,13 @@
 """Single kernels: `albert bench attention|gelu|layernorm|softmax|vocabulary` against PyTorch and ONNX Runtime, interleaved.
 
     python benches/cpu/kernels.py --albert target/release/albert --threads 1
+    python benches/cpu/kernels.py --only gemm --precision bf16
 
-PyTorch's `scaled_dot_product_attention` gets q, k and v as a model has them, views of one [B, S, 3H] product; its backward
-pass is timed by itself. The vocabulary is its `linear` and `cross_entropy`, over rows that have a label. ONNX Runtime runs its own fused operations (com.microsoft). PyTorch's GELU is the fused one.
-PyTorch runs with glibc keeping its memory: results are new tensors, and page faults would be timed otherwise.
+A product is PyTorch's `linear`; ours packs the weight within the call, and before it. PyTorch's
+`scaled_dot_product_attention` gets q, k and v as a model has them, views of one [B, S, 3H] product; its backward pass
+is timed by itself. The vocabulary is its `linear` and `cross_entropy`, over rows that have a label. ONNX Runtime runs
+its own fused operations (com.microsoft). PyTorch's GELU is the fused one. PyTorch runs with glibc keeping its memory:
+results are new tensors, and page faults would be timed otherwise.
 """
 
 import argparse
@@ -17,8 +20,18 @@ import turns  # noqa: E402
 ATTENTION = ["8x128", "8x512"]
 VOCABULARY = ["153x30000", "614x30000"]
 WIDTH = 128
+PRODUCTS = ["1024x768x768", "1024x3072x768", "1024x768x3072"]
 ROWS = ["512x768", "512x3072", "4096x768", "4096x3072"]
 HEADS, HEAD_SIZE = 12, 64
+
+
+def torch_product(precision, m, n, k):
+    import torch
+
+    torch.manual_seed(1)
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[precision]
+    x, weight = torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype)
+    return lambda: torch.nn.functional.linear(x, weight)
 
 
 def torch_call(kernel, passes, first, second):
@@ -105,15 +118,48 @@ def ort_call(kernel, first, second, threads):
 
 
 def worker(who, kernel, passes, shape, threads):
-    first, second = (int(size) for size in shape.split("x"))
+    sizes = [int(size) for size in shape.split("x")]
     threads = int(threads)
     if who == "ort":
-        return turns.serve_best(ort_call(kernel, first, second, threads), threads)
+        return turns.serve_best(ort_call(kernel, *sizes, threads), threads)
     import torch
 
     torch.set_num_threads(threads)
+    if kernel == "gemm":
+        return turns.serve_best(torch_product(passes, *sizes), threads)
     with torch.set_grad_enabled(passes == "backward"):
-        turns.serve_best(torch_call(kernel, passes, first, second), threads)
+        turns.serve_best(torch_call(kernel, passes, *sizes), threads)
+
+
+def process(name, *work):
+    """A worker; the last word of `work` is the number of threads."""
+    environment = {**turns.KEEP_MEMORY, "OMP_NUM_THREADS": work[-1], "MKL_NUM_THREADS": work[-1]}
+    return turns.Process(name, [sys.executable, __file__, "--worker", *work], environment)
+
+
+def product(options, shape):
+    """Table row of a product with the weight packed within the call, and before it."""
+    m, n, k = shape.split("x")
+    threads = str(options.threads)
+    sizes = ["--m", m, "--n", n, "--k", k, "--precision", options.precision]
+    contenders = [
+        turns.albert(options.albert, ["gemm", *sizes, "--threads", threads]),
+        process("torch", "torch", "gemm", options.precision, shape, threads),
+    ]
+    ours, theirs = turns.rounds(contenders, options.rounds)
+    own = [turns.flatten(records[0]) for records in ours]
+    packed = [next(p for p in records[0]["peers"] if p["name"] == "prepacked")["seconds"]["median"] for records in ours]
+    median = turns.statistics.median
+    share = lambda seconds, took: 100 * took["flops"] / seconds / 1e9 / took["peak_gflops"]
+    within = median(share(took["seconds"], took) for took in own)
+    before = median(share(seconds, took) for seconds, took in zip(packed, own))
+    wall, processor = turns.compare(own, theirs)
+    micros = 1e6 * median(took["seconds"] for took in own)
+    print(
+        f"| gemm {options.precision} {shape} | {micros:.1f} | {within:.1f} % of peak, packed before {before:.1f} % "
+        f"| torch {wall:.2f} ({processor:.2f}) |",
+        flush=True,
+    )
 
 
 def case(options, kernel, shape):
@@ -124,10 +170,7 @@ def case(options, kernel, shape):
     contenders = [turns.albert(options.albert, [kernel, *sizes, "--threads", threads])]
     others = [("torch", "forward"), ("ort", "forward"), ("torch", "backward")]
     for who, passes in others if kernel != "vocabulary" else others[::2]:
-        command = [sys.executable, __file__, "--worker", who, kernel, passes, shape, threads]
-        contenders.append(
-            turns.Process(f"{who} {passes}", command, {**turns.KEEP_MEMORY, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads})
-        )
+        contenders.append(process(f"{who} {passes}", who, kernel, passes, shape, threads))
     ours, *theirs = turns.rounds(contenders, options.rounds)
     # The records of a round: forward, fused, backward.
     for passes in ("forward", "backward"):
@@ -156,15 +199,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--albert", default="target/release/albert", help="the program")
     parser.add_argument("--only", nargs="+", default=["attention", "gelu", "layernorm", "softmax", "vocabulary"])
-    parser.add_argument("--shapes", nargs="+", help="BATCHxLENGTH for attention, ROWSxCOLUMNS (of logits for the vocabulary) for the others")
+    parser.add_argument("--shapes", nargs="+", help="MxNxK for gemm, BATCHxLENGTH for attention, ROWSxCOLUMNS (of logits for the vocabulary) for the others")
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="of gemm")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     print(f"{options.threads} thread(s), {options.rounds} rounds; in parentheses by CPU time")
     print("| kernel | us | of the limit | time over ours |\n|---|---|---|---|")
     for kernel in options.only:
-        for shape in options.shapes or {"attention": ATTENTION, "vocabulary": VOCABULARY}.get(kernel, ROWS):
-            case(options, kernel, shape)
+        shapes = {"attention": ATTENTION, "gemm": PRODUCTS, "vocabulary": VOCABULARY}.get(kernel, ROWS)
+        for shape in options.shapes or shapes:
+            product(options, shape) if kernel == "gemm" else case(options, kernel, shape)
 
 
 if __name__ == "__main__":
