@@ -42,7 +42,7 @@ fn survives(reader: &Reader, what: &dyn std::fmt::Display, input: &[u8]) -> Cost
     let used = peak.saturating_sub(before);
     let name = reader.name;
     let accepted = accepted.unwrap_or_else(|_| panic!("{name}, {what}: the reader panicked"));
-    let most = allowed(input.len());
+    let most = allowed(input);
     assert!(used <= most, "{name}, {what}: {used} bytes of memory for {} bytes, {most} allowed", input.len());
     assert!(elapsed <= PATIENCE, "{name}, {what}: {elapsed:?} for {} bytes", input.len());
     Cost { bytes: used, seconds: elapsed.as_secs_f64(), accepted }

@@ -32,6 +32,6 @@ libfuzzer_sys::fuzz_target!(init: write_seeds(), |bytes: &[u8]| {
     reset_peak();
     (reader().read)(bytes);
     let (_, peak) = live_and_peak();
-    let (used, most) = (peak.saturating_sub(before), allowed(bytes.len()));
+    let (used, most) = (peak.saturating_sub(before), allowed(bytes));
     assert!(used <= most, "{used} bytes of memory for {} bytes, {most} allowed", bytes.len());
 });

@@ -19,6 +19,10 @@ mod model;
 mod task;
 mod tokenizer;
 
+use engine::io::limits::{
+    self,
+    text::{ZSTD_MAGIC, ZSTD_MEMORY},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -73,9 +77,10 @@ pub fn find(name: &str) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.name == name)
 }
 
-/// Bytes of memory that a reader may have for an input of `len` bytes.
-pub fn allowed(len: usize) -> usize {
-    engine::io::limits::memory_for(len)
+/// Bytes of memory that a reader may have for `input`.
+pub fn allowed(input: &[u8]) -> usize {
+    let is_zstd = input.windows(ZSTD_MAGIC.len()).any(|bytes| bytes == ZSTD_MAGIC);
+    limits::memory_for(input.len()) + if is_zstd { ZSTD_MEMORY } else { 0 }
 }
 
 /// `tests/golden`.
