@@ -3,14 +3,14 @@
 # outside of a crate.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-packages=${CARGO_TARGET_DIR:-target}/package
-rm -f "$packages"/*.crate
-# Cargo keeps the sources of dependencies by name and version, those of its temporary registry in folders whose names begin
-# with a dash, and would build against those of an earlier commit.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/packages
+rm -f "$CARGO_TARGET_DIR"/package/*.crate
+# Cargo takes a package of a registry for unchanged while its version is. So the sources and builds of an earlier commit go:
+# sources of its temporary registry are in folders whose names begin with a dash.
 cargo metadata --no-deps --format-version 1 |
-  python3 -c 'import json, sys; [print(p["name"] + "-" + p["version"]) for p in json.load(sys.stdin)["packages"]]' |
-  while read -r package; do
-    rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/"$package"
+  python3 -c 'import json, sys; [print(p["name"], p["version"]) for p in json.load(sys.stdin)["packages"]]' |
+  while read -r name version; do
+    rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/"$name-$version" "$CARGO_TARGET_DIR"/*/.fingerprint/"$name"-*
   done
 cargo package --workspace --quiet
-echo "$(find "$packages" -maxdepth 1 -name '*.crate' | wc -l) packages passed"
+echo "$(find "$CARGO_TARGET_DIR/package" -maxdepth 1 -name '*.crate' | wc -l) packages passed"
