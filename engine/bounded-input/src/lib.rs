@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! memory   at most 64 × the bytes read + 64 MiB       MEMORY_FACTOR, MEMORY_BASE
-//!          and the windows of text in zstd            text::ZSTD_MEMORY
+//!          and the window of text in zstd             text::LARGEST_WINDOW
 //! time     O(n log n) of the bytes read
 //! depth    at most 128 levels of nesting              DEEPEST
 //! ```

@@ -1,7 +1,7 @@
 //! Text from files, pipes and standard input, decoded while it is read if it is compressed with gzip or zstd.
 //!
 //! The kind is found by the first bytes, not by the name. Memory: the window of the compressed data (32 KiB for gzip, at most
-//! [`ZSTD_MEMORY`] for zstd) and a few blocks, whatever the text takes; callers bound what they keep of it. A frame of a few
+//! [`LARGEST_WINDOW`] for zstd) and a few blocks, whatever the text takes; callers bound what they keep of it. A frame of a few
 //! bytes may ask for a large window.
 
 use super::{mistaken, too_large};
@@ -26,9 +26,6 @@ pub const ZSTD_MAGIC: [u8; 4] = *b"\x28\xb5\x2f\xfd";
 
 /// Largest window of zstd: that of `zstd --ultra -22` and of `--long`.
 pub const LARGEST_WINDOW: u64 = 128 << 20;
-
-/// Most memory that the windows of zstd take: the largest and, while it replaces the one before, that one of half its size.
-pub const ZSTD_MEMORY: usize = (LARGEST_WINDOW + LARGEST_WINDOW / 2) as usize;
 
 /// U+FEFF, which some editors write at the start of a file.
 pub const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();

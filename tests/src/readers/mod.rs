@@ -21,7 +21,7 @@ mod tokenizer;
 
 use engine::io::limits::{
     self,
-    text::{ZSTD_MAGIC, ZSTD_MEMORY},
+    text::{LARGEST_WINDOW, ZSTD_MAGIC},
 };
 use std::{
     fs,
@@ -80,7 +80,7 @@ pub fn find(name: &str) -> Option<&'static Reader> {
 /// Bytes of memory that a reader may have for `input`.
 pub fn allowed(input: &[u8]) -> usize {
     let is_zstd = input.windows(ZSTD_MAGIC.len()).any(|bytes| bytes == ZSTD_MAGIC);
-    limits::memory_for(input.len()) + if is_zstd { ZSTD_MEMORY } else { 0 }
+    limits::memory_for(input.len()) + if is_zstd { LARGEST_WINDOW as usize } else { 0 }
 }
 
 /// `tests/golden`.
