@@ -7,8 +7,9 @@
 use albert_tests::{
     allocator::{Counting, live_and_peak, reset_peak},
     mutate::{Dice, mutate_bytes, mutate_json, mutate_text},
-    readers::{READERS, Reader, allowed},
+    readers::{READERS, Reader, find},
 };
+use engine::io::limits::{memory_for, text::ZSTD_MAGIC};
 use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -42,7 +43,7 @@ fn survives(reader: &Reader, what: &dyn std::fmt::Display, input: &[u8]) -> Cost
     let used = peak.saturating_sub(before);
     let name = reader.name;
     let accepted = accepted.unwrap_or_else(|_| panic!("{name}, {what}: the reader panicked"));
-    let most = allowed(input);
+    let most = reader.allowed(input);
     assert!(used <= most, "{name}, {what}: {used} bytes of memory for {} bytes, {most} allowed", input.len());
     assert!(elapsed <= PATIENCE, "{name}, {what}: {elapsed:?} for {} bytes", input.len());
     Cost { bytes: used, seconds: elapsed.as_secs_f64(), accepted }
@@ -79,6 +80,22 @@ fn every_reader_accepts_a_valid_input() {
         let accepted = seeds.iter().filter(|seed| survives(reader, &"a seed", seed).accepted).count();
         assert!(accepted > 0, "{}: none of {} valid inputs is accepted", reader.name, seeds.len());
     }
+}
+
+#[test]
+fn text_may_take_the_window_that_it_declares() {
+    let extra = |name: &str, header: &[u8]| {
+        let input = [&ZSTD_MAGIC[..], header].concat();
+        find(name).expect("a reader").allowed(&input) - memory_for(input.len())
+    };
+    assert_eq!(extra("glue", &[0, 0x80]), 64 << 20);
+    assert_eq!(extra("glue", &[0, 0x81]), 128 << 20, "72 MiB are rounded up");
+    assert_eq!(extra("glue", &[0, 0x90]), 0, "256 MiB are refused");
+    assert_eq!(extra("glue", &[0x20, 255]), 256, "a size of one byte");
+    assert_eq!(extra("glue", &[0x61, 7, 0, 1]), 512, "of two, behind a dictionary");
+    assert_eq!(extra("glue", &[0xa0, 0, 0, 0, 4]), 64 << 20, "of four");
+    assert_eq!(extra("glue", &[0]), 0);
+    assert_eq!(extra("safetensors", &[0, 0x80]), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use albert_tests::{
     allocator::{Counting, live_and_peak, reset_peak},
-    readers::{Reader, allowed, find},
+    readers::{Reader, find},
 };
 use std::{fs, path::PathBuf, sync::OnceLock};
 
@@ -32,6 +32,6 @@ libfuzzer_sys::fuzz_target!(init: write_seeds(), |bytes: &[u8]| {
     reset_peak();
     (reader().read)(bytes);
     let (_, peak) = live_and_peak();
-    let (used, most) = (peak.saturating_sub(before), allowed(bytes));
+    let (used, most) = (peak.saturating_sub(before), reader().allowed(bytes));
     assert!(used <= most, "{used} bytes of memory for {} bytes, {most} allowed", bytes.len());
 });

@@ -7,7 +7,7 @@
 //! | corpus and regressions of `tests/fuzz` | `cargo test -p albert-tests --test readers` |
 //!
 //! Contract of every reader, for any bytes: it returns a value or an error, in time linear in the input, with at most
-//! [`allowed`] bytes of memory. A panic, an abort, a stack overflow, a hang or more memory is a defect.
+//! [`Reader::allowed`] bytes of memory. A panic, an abort, a stack overflow, a hang or more memory is a defect.
 //!
 //! Checksums would stop a fuzzer at the first byte, so inputs of formats that carry one are framed here: the function
 //! computes the checksum of the mutated bytes before it hands them to the reader.
@@ -77,10 +77,31 @@ pub fn find(name: &str) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.name == name)
 }
 
-/// Bytes of memory that a reader may have for `input`.
-pub fn allowed(input: &[u8]) -> usize {
-    let is_zstd = input.windows(ZSTD_MAGIC.len()).any(|bytes| bytes == ZSTD_MAGIC);
-    limits::memory_for(input.len()) + if is_zstd { LARGEST_WINDOW as usize } else { 0 }
+impl Reader {
+    /// Bytes of memory that the reader may have for `input`: for text that is compressed with zstd the largest window that a
+    /// frame declares, in addition; the decoder rounds it up to a power of two.
+    pub fn allowed(&self, input: &[u8]) -> usize {
+        let frames = input.windows(ZSTD_MAGIC.len()).zip(0..).filter(|(bytes, _)| self.text && *bytes == ZSTD_MAGIC);
+        let windows = frames.filter_map(|(_, at)| window(&input[at + ZSTD_MAGIC.len()..]));
+        let largest = windows.filter(|window| *window <= LARGEST_WINDOW).max();
+        limits::memory_for(input.len()) + largest.map_or(0, |window| window.next_power_of_two() as usize)
+    }
+}
+
+/// Window that the header of a zstd frame declares, from behind its first bytes (RFC 8878, 3.1.1.1).
+fn window(header: &[u8]) -> Option<u64> {
+    let descriptor = *header.first()?;
+    if descriptor & 0x20 == 0 {
+        let byte = *header.get(1)?;
+        let power = 1u64 << (10 + (byte >> 3));
+        return Some(power + power / 8 * u64::from(byte & 7));
+    }
+    // One segment: the window is the size of the content, which follows the id of a dictionary.
+    let start = 1 + [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let length = 1 << (descriptor >> 6);
+    let mut size = [0; 8];
+    size[..length].copy_from_slice(header.get(start..start + length)?);
+    Some(u64::from_le_bytes(size) + if length == 2 { 256 } else { 0 })
 }
 
 /// `tests/golden`.
