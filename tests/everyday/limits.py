@@ -146,8 +146,11 @@ def compressed(target, place, text, megabytes):
         line = f"{kind}: {processor:.2f} s of the processor, {wall:.2f} s"
         if decoder[kind]:
             alone = median(decoder[kind])
+            # Within a round, which the machine slows together.
+            rounds = zip(took[kind], took["plain"], decoder[kind])
+            more = median([ours.processor - plain.processor - theirs for ours, plain, theirs in rounds])
             # The rest is noise: 3 % of the build.
-            expect(processor - base <= alone + 0.03 * base, f"{line}: {processor - base:.2f} s more than plain, decoder alone {alone:.2f} s")
+            expect(more <= 0.03 * base, f"{line}: {more:.2f} s more than plain and the decoder alone ({alone:.2f} s)")
         else:
             print("      ", line)
 
