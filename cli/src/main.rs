@@ -11,6 +11,7 @@ mod input;
 mod npy;
 mod numbers;
 mod output;
+mod precision;
 mod progress;
 mod ranks;
 mod roofline;

@@ -1,10 +1,10 @@
 //! Flags that mean the same in every command that runs a model.
 
 use crate::{
-    commands::Precision,
     input::{BATCH, Lines},
     numbers::whole,
     output::Sink,
+    precision::Precision,
     roofline::Profiling,
 };
 use anyhow::Result;

@@ -89,7 +89,7 @@ pub enum EngineError {
     Device(String),
     /// A GPU's driver failed, or there is none.
     #[error(transparent)]
-    Driver(#[from] crate::device::DriverError),
+    Driver(#[from] DriverError),
     /// The operation has no kernel for the device.
     #[error("{operation} has no CUDA kernel yet; run on the CPU")]
     NotOnGpu {
@@ -143,4 +143,50 @@ impl EngineError {
     pub fn file(path: impl AsRef<Path>, problem: impl Into<String>) -> Self {
         Self::File { path: path.as_ref().to_owned(), problem: problem.into() }
     }
+}
+
+/// Why a GPU cannot be used, or what it answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// The library is not installed.
+    #[error("no CUDA driver found (libcuda.so.1); install the NVIDIA driver or use the CPU")]
+    NoLibrary,
+    /// This program was built without it.
+    #[error("this program was built without the feature `cuda`; build it with default features")]
+    NotBuilt,
+    /// The library is there and finds no device.
+    #[error("the CUDA driver finds no GPU ({0}); check nvidia-smi, or use the CPU")]
+    NoDevice(String),
+    /// There are fewer devices than that.
+    #[error("GPU {asked} does not exist: there are {present}")]
+    Ordinal {
+        /// The requested number, from 0.
+        asked: usize,
+        /// Number of devices.
+        present: usize,
+    },
+    /// The driver's compiler refused the text of a kernel.
+    #[error("the driver refused the PTX of {entry}: {log}")]
+    Ptx {
+        /// The function looked for.
+        entry: String,
+        /// Log of the compiler.
+        log: String,
+    },
+    /// A kernel was refused, or found to do what it must not.
+    #[error("kernel {entry}: {reason}")]
+    Kernel {
+        /// Entry of the kernel.
+        entry: String,
+        /// Error of the driver.
+        reason: String,
+    },
+    /// A call failed.
+    #[error("{call} failed: {reason}")]
+    Call {
+        /// The driver's function.
+        call: &'static str,
+        /// Error of the driver.
+        reason: String,
+    },
 }

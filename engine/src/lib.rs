@@ -43,6 +43,7 @@ pub mod device;
 mod dtype;
 mod error;
 pub mod io;
+mod launch;
 pub mod memory;
 pub mod nn;
 pub mod ops;

@@ -28,6 +28,7 @@ mod recorded;
 pub mod reduce;
 mod register_tile;
 pub mod roofline;
+mod row_team;
 mod rows;
 mod rowwise;
 pub mod runner;

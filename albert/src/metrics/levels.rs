@@ -3,7 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::Proportion;
-use crate::tasks::Level;
+
+/// School level of a RACE example. Accuracy is reported for each level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Middle school.
+    Middle,
+    /// High school.
+    High,
+}
 
 /// Accuracy by level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

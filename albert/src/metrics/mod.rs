@@ -23,7 +23,7 @@ pub use answer_text::normalize_answer;
 pub use confusion::{Confusion, PairCount};
 pub use correlation::{pearson, spearman};
 pub use entities::EntityCounts;
-pub use levels::LevelAccuracy;
+pub use levels::{Level, LevelAccuracy};
 pub use metric::{Metric, percent};
 pub use squad::{
     BestThresholds, EvaluationError, Gold, Squad1Scores, Squad2Scores, SquadScores, ThresholdPoint, evaluate_squad1,

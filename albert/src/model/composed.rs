@@ -7,7 +7,7 @@ use engine::ops::{self, Dropout, Transpose};
 use engine::{EngineError, Tape, Var};
 
 use super::Inputs;
-use super::encoder::{AttentionWeights, Block, BlockDropout, Shape};
+use super::block::{AttentionWeights, Block, BlockDropout, Shape};
 use std::ops::Range;
 
 /// Added to the scores of hidden keys: their probabilities are 0 in f32.

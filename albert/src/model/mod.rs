@@ -17,6 +17,7 @@
 //! Cost: see `cost::Flops`. Source: Lan et al. 2020, section 3; the released code, which norms in width E before the map
 //! and drops out the output of the feed-forward network. Limits: absolute positions, tied embeddings.
 
+mod block;
 mod composed;
 mod embeddings;
 mod encoder;

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::metrics::Level;
+
 /// Task kind with its class names, by index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -97,16 +99,6 @@ pub struct Tagged {
     pub words: Vec<String>,
     /// Class of each word; empty if unknown.
     pub tags: Vec<u32>,
-}
-
-/// School level of a RACE example. Accuracy is reported for each level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Middle school.
-    Middle,
-    /// High school.
-    High,
 }
 
 /// A passage, a question and options.

@@ -31,11 +31,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use crate::metrics::Level;
 pub use choice::read_choices;
 pub use conll::{TagColumns, labels_of_tagged, read_tagged};
 pub(crate) use error::listed;
 pub use error::{Place, TaskError};
-pub use example::{Answer, Choice, Label, Level, Problem, Question, Tagged, Text};
+pub use example::{Answer, Choice, Label, Problem, Question, Tagged, Text};
 pub use feature::Sequence;
 pub use glue::{GlueTask, Split, UnknownTask};
 pub use race::{read_race, read_race_at};

@@ -18,10 +18,11 @@ use serde::Deserialize;
 
 use super::choice::letter_index;
 use super::error::{Place, TaskError};
-use super::example::{Choice, Level};
+use super::example::Choice;
 use super::glue::Split;
 use super::lines::Lines;
 use super::reader::{Purpose, Reader, RemarkKind, Remarks, Rows};
+use crate::metrics::Level;
 
 const EXPECTED: &str =
     "{\"article\": \"...\", \"questions\": [...], \"options\": [[...]], \"answers\": [\"A\"], \"id\": \"...\"}";

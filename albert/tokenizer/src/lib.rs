@@ -35,7 +35,8 @@
 //! | `encoder.rs`      | word cache for large texts                                       |
 //! | `load.rs`         | files and folders, recognized by content                         |
 //! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                  |
-//! | `spiece/`         | `spiece.model`: messages, normalizer, character map              |
+//! | `sentencepiece/`  | SentencePiece: messages, normalizer, character map               |
+//! | `spiece.rs`       | `spiece.model` in and out                                        |
 //! | `hugging_face.rs` | third-party `tokenizer.json` and `vocab.txt`                     |
 //! | `bounds.rs`       | bounds on third-party pipelines                                  |
 //! | `train/`          | vocabulary trainer                                               |
@@ -71,6 +72,7 @@ mod file;
 mod hugging_face;
 mod lattice;
 mod load;
+mod sentencepiece;
 mod spiece;
 mod train;
 mod trie;

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 
 use super::lattice::{Arithmetic, Cell, Lattice, Step};
-use super::spiece::{ModelProto, Normalizer};
+use super::sentencepiece::{ModelProto, Normalizer};
 use super::vocabulary::{Piece, PieceKind, Vocabulary};
 use super::{Cleaning, DigitComma, Encoding, TokenizerError, WORD_MARK, clean};
 

@@ -1,9 +1,9 @@
 //! `albert forward`: writes the tensors of a model on given ids to one file, for comparison with another implementation.
 
 use crate::{
-    commands::Precision,
     input::{Lines, name_of},
     output::{results, tell},
+    precision::Precision,
     running::Running,
 };
 use albert::{

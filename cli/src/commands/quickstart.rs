@@ -6,9 +6,10 @@
 //! `config.toml` records each change and its step (`schedule.steps`, `schedule.replans`):
 //! `albert pretrain RUN/config.toml -o OTHER` repeats the run to the bit.
 
-use super::{Precision, data, deadline::Deadline, fill_mask, pretrain, text};
+use super::{data, deadline::Deadline, fill_mask, pretrain, text};
 use crate::{
     output::{results, tell},
+    precision::Precision,
     progress::duration,
     roofline::Profiling,
     running::Threads,

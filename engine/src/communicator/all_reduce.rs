@@ -18,7 +18,7 @@
 
 use super::{
     arrays::{Arrays, Part},
-    lanes::{self, subtrees_of_rank},
+    tree::{are_halves, subtrees_of_rank},
 };
 use crate::error::Result;
 use std::ops::Range;
@@ -100,7 +100,7 @@ pub(super) fn by_slices(arrays: &mut impl Arrays, rank: usize, size: usize, lane
     let ranges = (0..size).flat_map(|rank| subtrees_of_rank(rank, size, lanes));
     let mut sums: Vec<(Range<usize>, Part)> = ranges.zip((0..).map(place)).collect();
     while sums.len() > 1 {
-        let at = (1..sums.len()).find(|&at| lanes::are_halves(&sums[at - 1].0, &sums[at].0));
+        let at = (1..sums.len()).find(|&at| are_halves(&sums[at - 1].0, &sums[at].0));
         let at = at.expect("the parts of all ranks make the tree");
         let (right, addend) = sums.remove(at);
         let (left, sum) = &mut sums[at - 1];

@@ -25,6 +25,7 @@ mod mpi;
 mod nccl;
 mod start;
 mod threads;
+mod tree;
 mod watchdog;
 
 pub use environment::GpuRanks;

@@ -4,6 +4,7 @@
 //! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait. Work that is known
 //! beforehand can be given as a list ([`Driver::run_graph`]), which starts with one call.
 
+pub use crate::error::DriverError;
 use crate::profile::Peak;
 use ptx::{Launch, TensorMap};
 use std::fmt;
@@ -125,52 +126,6 @@ impl fmt::Display for GpuInfo {
         }
         Ok(())
     }
-}
-
-/// Why a GPU cannot be used, or what it answered.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DriverError {
-    /// The library is not installed.
-    #[error("no CUDA driver found (libcuda.so.1); install the NVIDIA driver or use the CPU")]
-    NoLibrary,
-    /// This program was built without it.
-    #[error("this program was built without the feature `cuda`; build it with default features")]
-    NotBuilt,
-    /// The library is there and finds no device.
-    #[error("the CUDA driver finds no GPU ({0}); check nvidia-smi, or use the CPU")]
-    NoDevice(String),
-    /// There are fewer devices than that.
-    #[error("GPU {asked} does not exist: there are {present}")]
-    Ordinal {
-        /// The requested number, from 0.
-        asked: usize,
-        /// Number of devices.
-        present: usize,
-    },
-    /// The driver's compiler refused the text of a kernel.
-    #[error("the driver refused the PTX of {entry}: {log}")]
-    Ptx {
-        /// The function looked for.
-        entry: String,
-        /// Log of the compiler.
-        log: String,
-    },
-    /// A kernel was refused, or found to do what it must not.
-    #[error("kernel {entry}: {reason}")]
-    Kernel {
-        /// Entry of the kernel.
-        entry: String,
-        /// Error of the driver.
-        reason: String,
-    },
-    /// A call failed.
-    #[error("{call} failed: {reason}")]
-    Call {
-        /// The driver's function.
-        call: &'static str,
-        /// Error of the driver.
-        reason: String,
-    },
 }
 
 /// A device that runs PTX.

@@ -9,8 +9,6 @@ mod cuda_session;
 pub mod driver;
 pub(crate) mod gpu;
 mod graph;
-pub(crate) mod kernel;
-pub(crate) mod product;
 mod recorder;
 pub mod simulated;
 

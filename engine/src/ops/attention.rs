@@ -9,13 +9,10 @@
 //! [`kernels::attention`]). Cost: 4·S·H FLOPs a token forward, 10·S·H backward.
 use super::check;
 use crate::{
-    device::{
-        Device, Gpu,
-        driver::DeviceAddress,
-        kernel::{aligned, storage},
-    },
+    device::{Device, Gpu, driver::DeviceAddress},
     dtype::{DType, floats},
     error::{EngineError, Result},
+    launch::{aligned, storage},
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };

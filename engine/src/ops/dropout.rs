@@ -8,9 +8,10 @@
 //! is the same for any number of threads. A fresh mask each step needs a seed that the step is mixed into.
 use super::check;
 use crate::{
-    device::{Device, kernel::storage},
+    device::Device,
     dtype::floats,
     error::{EngineError, Result},
+    launch::storage,
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };

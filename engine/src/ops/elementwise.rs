@@ -7,9 +7,10 @@
 //! ```
 use super::check;
 use crate::{
-    device::{Device, kernel::storage},
+    device::Device,
     dtype::{DType, Float, floats},
     error::Result,
+    launch::storage,
     tape::{BackwardContext, Op, Tape, Var, moved},
     tensor::Tensor,
 };

@@ -9,9 +9,10 @@
 //! Cost: bandwidth. Gradients are added in the order of the tokens, whatever the number of threads.
 use super::check;
 use crate::{
-    device::{Device, Gpu, driver::DeviceAddress, kernel::storage},
+    device::{Device, Gpu, driver::DeviceAddress},
     dtype::{DType, floats},
     error::{EngineError, Result},
+    launch::storage,
     memory::Arena,
     param::ParamId,
     shape::Shape,

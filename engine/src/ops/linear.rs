@@ -10,9 +10,10 @@
 //! Cost: 2·T·N·K FLOPs forward, twice that backward.
 use super::check;
 use crate::{
-    device::{Device, Gpu, driver::DeviceAddress, product::Operands},
+    device::{Device, Gpu, driver::DeviceAddress},
     dtype::{DType, floats},
     error::{EngineError, Result},
+    launch::Operands,
     param::{ParamId, Side},
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,

@@ -10,9 +10,10 @@
 //! stack is a launch of its own.
 use super::check;
 use crate::{
-    device::{Device, Gpu, product::Operands},
+    device::{Device, Gpu},
     dtype::{DType, floats},
     error::{EngineError, Result},
+    launch::Operands,
     shape::Shape,
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,

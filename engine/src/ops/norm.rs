@@ -10,13 +10,10 @@
 //! the storage. Cost: bandwidth, 4·H elements a row forward.
 use super::check;
 use crate::{
-    device::{
-        Device, Gpu,
-        driver::DeviceAddress,
-        kernel::{aligned, storage},
-    },
+    device::{Device, Gpu, driver::DeviceAddress},
     dtype::{DType, floats},
     error::{EngineError, Result},
+    launch::{aligned, storage},
     param::ParamId,
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,

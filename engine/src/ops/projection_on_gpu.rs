@@ -11,9 +11,10 @@
 
 use super::linear::Dense;
 use crate::{
-    device::{Gpu, driver::DeviceAddress, kernel::storage, product::Operands},
+    device::{Gpu, driver::DeviceAddress},
     dtype::DType,
     error::Result,
+    launch::{Operands, storage},
     tape::Tape,
     tensor::Tensor,
 };

@@ -5,9 +5,10 @@
 //! ```
 use super::check;
 use crate::{
-    device::{Device, kernel::storage},
+    device::Device,
     dtype::floats,
     error::{EngineError, Result},
+    launch::storage,
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };

@@ -37,6 +37,7 @@ mod epilogue;
 mod feed_forward;
 mod operand;
 mod precision;
+mod problem;
 pub mod reference;
 
 #[cfg(test)]

@@ -19,13 +19,11 @@
 
 use crate::{
     arguments::{Address, Load, all, arguments},
-    cross_entropy::cuda::Team,
     operation::{DType, Name, Pass, Program},
+    row_team::{THREADS, Team},
 };
 use ptx::{Entry, F32, Fold, Launch, Precision, Read, Reg, Sm, Special, Storage, U32};
 
-/// Threads in a block.
-const THREADS: u32 = 256;
 /// Minimum columns of rows that take a block each.
 const LONG: usize = 1024;
 

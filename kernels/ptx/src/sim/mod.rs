@@ -81,6 +81,7 @@
 //! * Tiles with a swizzle are as wide as the swizzle; `wgmma` descriptors have no base offset.
 //! * Time is not modeled; [`Metrics`] counts instructions, transactions and operations.
 
+mod approximation;
 mod exec;
 mod exercise;
 mod isa;
@@ -93,10 +94,11 @@ mod state;
 mod tensor_map;
 mod text;
 
+pub use approximation::Approximation;
 pub use exercise::{Exercised, exercise};
 pub use limits::Limits;
 pub use metrics::{Metrics, Site, SiteMemory};
-pub use options::{Approximation, Argument, Options};
+pub use options::{Argument, Options};
 pub use report::{Finding, FindingKind, Report};
 pub use schedule::{Completion, Schedule};
 pub use state::{Memory, Touched};

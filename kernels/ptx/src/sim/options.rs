@@ -1,40 +1,6 @@
 //! Arguments and options of a launch.
 
-use super::{Completion, Schedule, TensorMap};
-
-/// Choice of the value that an approximate instruction gives within its documented error.
-///
-/// | instruction | error at most |
-/// |---|---|
-/// | `rcp.approx`, `sqrt.approx` | 2⁻²³ relative (1 ulp) |
-/// | `ex2.approx`, `lg2.approx`, `div.approx`, `div.full` | 2⁻²² relative (2 ulp) |
-/// | `rsqrt.approx` | 2⁻²²·⁴ relative |
-/// | `sin.approx`, `cos.approx` | 2⁻²⁰·⁵ absolute |
-/// | `tanh.approx.f32` | 2⁻¹¹ relative |
-/// | `ex2.approx`, `tanh.approx` on 16 bits | 2⁻⁹, 2⁻⁸ relative |
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Approximation {
-    /// The correctly rounded one.
-    Exact,
-    /// The one largest in magnitude.
-    High,
-    /// The one smallest in magnitude.
-    Low,
-}
-
-impl Approximation {
-    /// All of them: a tolerance that holds for each holds on the device.
-    pub const ALL: [Approximation; 3] = [Approximation::Exact, Approximation::High, Approximation::Low];
-
-    /// `exact`, moved by the relative error `bound`, rounded.
-    pub(crate) fn apply(self, exact: f64, bound: f64) -> f32 {
-        match self {
-            Approximation::Exact => exact as f32,
-            Approximation::High => (exact * (1.0 + bound)) as f32,
-            Approximation::Low => (exact * (1.0 - bound)) as f32,
-        }
-    }
-}
+use super::{Approximation, Completion, Schedule, TensorMap};
 
 /// A kernel's argument.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,7 +8,7 @@ use super::{
     split_k::SplitKReduce,
     tiles::{Blocking, HopperTile},
 };
-use crate::gemm::{Beta, Epilogue, EpilogueKind, Gemm, cases::Problem};
+use crate::gemm::{Beta, Epilogue, EpilogueKind, Gemm, problem::Problem};
 use crate::simd::DType;
 use crate::{
     Element,
@@ -162,7 +162,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 mod tests {
     use super::*;
     use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
-    use crate::gemm::{Layout, cases::FORMS, cuda::split_k::SplitKReduceArgs};
+    use crate::gemm::{Layout, cuda::split_k::SplitKReduceArgs, problem::FORMS};
     use half::{bf16, f16};
 
     /// Runs `product` on `a` and `b`; returns C, whose `len` elements are initialized with NaN.

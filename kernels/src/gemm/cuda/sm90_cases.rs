@@ -1,9 +1,9 @@
 //! Programs of Hopper's product, the choice for a case, and its cases in the simulator.
 
-use super::{sm90::HopperProduct, sm90_mainloop::HopperProductArgs, tiles::HopperTile, variants::INTO_F32};
+use super::{sm90::HopperProduct, sm90_mainloop::HopperProductArgs, tiles::HopperTile};
 use crate::gemm::{
     Beta, EpilogueKind, Gemm,
-    cases::{Problem, read},
+    problem::{INTO_F32, Problem, read},
 };
 use crate::{
     DType, Element,
@@ -122,7 +122,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 mod tests {
     use super::*;
     use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
-    use crate::gemm::{Epilogue, cases::FORMS, reference};
+    use crate::gemm::{Epilogue, problem::FORMS, reference};
     use half::{bf16, f16};
     use ptx::TensorMapError;
 

@@ -8,7 +8,11 @@ use super::{
     split_k::{SplitKReduce, SplitKReduceArgs},
     tiles::{Blocking, HopperTile},
 };
-use crate::gemm::{Beta, Epilogue, EpilogueKind, Gemm, cases::Problem, reference};
+use crate::gemm::{
+    Beta, Epilogue, EpilogueKind, Gemm,
+    problem::{F16, INTO_F32, Problem, SLICES},
+    reference,
+};
 use crate::{
     DType,
     arguments::Address,
@@ -18,21 +22,6 @@ use crate::{
 };
 use half::{bf16, f16};
 use ptx::{Sm, Storage, sim::Approximation};
-
-/// Suffixes of the variants of these cases.
-pub(in crate::gemm) const INTO_F32: &str = "_into_f32";
-const F16: &str = "_f16";
-const SLICES: &str = "_slices";
-
-/// A variant without the suffix of a GPU-only case.
-pub(in crate::gemm) fn plain(variant: &str) -> &str {
-    [INTO_F32, F16, SLICES].into_iter().find_map(|word| variant.strip_suffix(word)).unwrap_or(variant)
-}
-
-/// True if the variant only runs on a GPU.
-pub(in crate::gemm) fn only_on_gpu(variant: &str) -> bool {
-    plain(variant) != variant
-}
 
 pub(in crate::gemm) fn cases() -> Vec<Case> {
     let case = |variant: String, (m, n, k)| {
@@ -166,7 +155,7 @@ fn hold_slices(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::cases::{FORMS, epilogues, suffix};
+    use crate::gemm::problem::{FORMS, epilogues, only_on_gpu, suffix};
 
     #[test]
     fn only_gpu_variants_have_a_gpu_suffix() {

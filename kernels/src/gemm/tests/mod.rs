@@ -4,7 +4,7 @@ mod accuracy;
 mod machine_code;
 mod precision;
 
-use super::cases::{FORMS, Problem, epilogues, suffix};
+use super::problem::{FORMS, Problem, epilogues, suffix};
 use super::{
     Batch, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, Precision, SliceEpilogue, batched,
     cpu::blocking::{Blocking, CHAIN, SINGLE_BLOCK},

@@ -1,6 +1,6 @@
 //! Products of rounded and split operands: bits of every kind of tiles, errors, and the forms of operands.
 
-use super::super::cases::{FORMS, epilogues};
+use super::super::problem::{FORMS, epilogues};
 use super::super::{
     Batch, Beta, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, Precision, batched, gemm,
 };

@@ -1,10 +1,15 @@
 //! The kernels of the table as the engine launches them: a name, a text, arguments.
 
-use super::{
-    Gpu,
-    driver::{Argument, DeviceAddress},
+use crate::{
+    device::{
+        Gpu,
+        driver::{Argument, DeviceAddress},
+    },
+    dtype::DType,
+    error::Result,
+    memory::Arena,
+    tensor::Tensor,
 };
-use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::{
     activation::cuda::BiasActivation,
     arguments::{Address, Arguments, Value},

@@ -8,12 +8,14 @@
 //!
 //! The choice depends on shapes, addresses and the device alone, so two runs on one device agree to the bit.
 
-use super::{
-    Gpu,
-    driver::DeviceAddress,
-    kernel::{aligned, storage},
+use super::{aligned, storage};
+use crate::{
+    device::{Gpu, driver::DeviceAddress},
+    dtype::DType,
+    error::Result,
+    memory::Arena,
+    tensor::Tensor,
 };
-use crate::{dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::arguments::Address;
 use kernels::gemm::{
     Beta, Epilogue, EpilogueKind, Gemm, HopperProductArgs, ProductArgs,

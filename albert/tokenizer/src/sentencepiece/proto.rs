@@ -15,11 +15,11 @@ use bounded_input::proto::{Reader, Value, write_field};
 /// A SentencePiece model file.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelProto {
-    pub(super) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<Piece>,
     /// Unknown fields of pieces: piece id and fields.
     piece_extras: Vec<(u32, Box<[u8]>)>,
-    pub(super) trainer: TrainerSpec,
-    pub(super) normalizer: NormalizerSpec,
+    pub(crate) trainer: TrainerSpec,
+    pub(crate) normalizer: NormalizerSpec,
     /// Fields 2 and 3 as read, and all other fields.
     trainer_raw: Vec<u8>,
     normalizer_raw: Vec<u8>,
@@ -28,19 +28,19 @@ pub(crate) struct ModelProto {
 
 /// Fields of `trainer_spec` in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct TrainerSpec {
-    pub(super) model_type: u64,
-    pub(super) whitespace_as_suffix: bool,
-    pub(super) byte_fallback: bool,
+pub(crate) struct TrainerSpec {
+    pub(crate) model_type: u64,
+    pub(crate) whitespace_as_suffix: bool,
+    pub(crate) byte_fallback: bool,
 }
 
 /// Fields of `normalizer_spec` in use.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct NormalizerSpec {
-    pub(super) charsmap: Vec<u8>,
-    pub(super) add_dummy_prefix: bool,
-    pub(super) remove_extra_whitespaces: bool,
-    pub(super) escape_whitespaces: bool,
+pub(crate) struct NormalizerSpec {
+    pub(crate) charsmap: Vec<u8>,
+    pub(crate) add_dummy_prefix: bool,
+    pub(crate) remove_extra_whitespaces: bool,
+    pub(crate) escape_whitespaces: bool,
 }
 
 const TYPES: [PieceKind; 6] = [
@@ -86,7 +86,7 @@ impl ModelProto {
     }
 
     /// A model of `pieces` (scores are rounded to f32) with the normalizer rules `charsmap`.
-    pub(super) fn new(pieces: Vec<Piece>, charsmap: Vec<u8>) -> Self {
+    pub(crate) fn new(pieces: Vec<Piece>, charsmap: Vec<u8>) -> Self {
         let mut trainer_raw = Vec::new();
         write_field(&mut trainer_raw, 3, Value::Varint(1));
         write_field(&mut trainer_raw, 4, Value::Varint(pieces.len() as u64));

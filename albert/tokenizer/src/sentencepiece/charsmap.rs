@@ -17,7 +17,7 @@ use super::super::trie::Builder;
 
 /// Replacement rules.
 #[derive(Debug)]
-pub(super) struct Charsmap {
+pub(crate) struct Charsmap {
     units: Vec<u32>,
     replacements: String,
     /// True if a key contains a space: then words cannot be normalized one by one.
@@ -55,7 +55,7 @@ fn has_leaf(unit: u32) -> bool {
 
 impl Charsmap {
     /// Reads and checks the rules.
-    pub(super) fn read(blob: &[u8]) -> Result<Self, String> {
+    pub(crate) fn read(blob: &[u8]) -> Result<Self, String> {
         let Some((size, rest)) = blob.split_first_chunk() else {
             return Err(format!("precompiled_charsmap of {} bytes; its size field takes four", blob.len()));
         };
@@ -190,7 +190,7 @@ impl Charsmap {
     }
 
     /// The serialized rules. Keys are sorted, distinct, not empty and without NUL.
-    pub(super) fn write(rules: &[(&str, &str)]) -> Vec<u8> {
+    pub(crate) fn write(rules: &[(&str, &str)]) -> Vec<u8> {
         let mut replacements = Vec::new();
         let mut keys: Vec<(Vec<u8>, u32)> = Vec::with_capacity(rules.len());
         for (key, replacement) in rules {

@@ -81,7 +81,7 @@ fn is_python_space(c: char) -> bool {
 
 impl Normalizer {
     /// The rules of `model` with the pieces `pieces`, after `cleaning`.
-    pub(super) fn new(model: &ModelProto, pieces: &[Piece], cleaning: Cleaning) -> Result<Self, String> {
+    pub(crate) fn new(model: &ModelProto, pieces: &[Piece], cleaning: Cleaning) -> Result<Self, String> {
         let spec = &model.normalizer;
         let charsmap = if spec.charsmap.is_empty() { None } else { Some(Arc::new(Charsmap::read(&spec.charsmap)?)) };
         let mut keys: Vec<(&[u8], u32)> = (0u32..)

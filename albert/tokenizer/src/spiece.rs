@@ -1,27 +1,14 @@
 //! SentencePiece models: `spiece.model` in and out.
-//!
-//! | file            | what                                                   |
-//! |-----------------|--------------------------------------------------------|
-//! | `proto.rs`      | `ModelProto`, what it says and everything else kept    |
-//! | `charsmap.rs`   | the precompiled rules: a double-array trie             |
-//! | `normalizer.rs` | Google's `preprocess_text` and the model's normalizer  |
-
-mod charsmap;
-mod normalizer;
-mod proto;
 
 #[cfg(test)]
 mod tests;
 
 use std::path::Path;
 
-pub(super) use normalizer::Normalizer;
-pub(super) use proto::ModelProto;
-
+use super::sentencepiece::{Charsmap, ModelProto, Normalizer};
 use super::unigram::{TextRules, Unigram};
 use super::vocabulary::Vocabulary;
 use super::{Cleaning, DigitComma, Model, PieceKind, Tokenizer, TokenizerError, clean};
-use charsmap::Charsmap;
 
 /// Checks the precompiled rules of a third-party `tokenizer.json` like those of a `spiece.model`.
 pub(super) fn check_charsmap(blob: &[u8]) -> Result<(), String> {
