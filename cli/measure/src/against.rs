@@ -1,23 +1,36 @@
-//! A run of a benchmark against a saved one: ratios with their confidence.
+//! A run of a benchmark against a saved one, and statistics of interleaved pairs.
 //!
 //! ```text
-//! r = t(before) / t(now)                       above 1: faster now
-//! s(ln r)² = s(before)² + s(now)²              s = 1.2533 · IQR / 1.349 / √rounds / median, of a median
-//! interval of 95 % = r · exp(±1.96 s)
+//! r = s(now) / s(before)                       s: share of the peak or of a copy in the same rounds; above 1: faster now
+//! e(ln r)² = e(before)² + e(now)² + DRIFT²     e = 1.2533 · IQR / 1.349 / √rounds / median, of a median
+//! interval of 95 % = r · exp(±1.96 e)
 //! ```
+//!
+//! Two processes of one program differ by more than their rounds show: they get other pages, and the machine has other work.
+//! DRIFT covers that; `albert bench compare` measures it instead.
 
-use crate::{interleaved::Spread, report::Record};
+use crate::{
+    interleaved::Spread,
+    report::{About, Record},
+};
+use kernels::Cpu;
 use serde_json::Value;
 use std::fmt;
 
 /// A case is slower than before if all of its interval lies below this.
 pub const SLOWER: f64 = 0.98;
+/// Standard deviation of ln r between two processes of one program on a machine with other work.
+const DRIFT: f64 = 0.1;
+/// Fewest pairs of a comparison.
+pub const LEAST_PAIRS: usize = 11;
 
 /// A case in both runs.
 #[derive(Clone, Debug)]
 pub struct Compared {
-    /// Kernel, case, precision, threads and instruction set.
+    /// Kernel and case.
     pub name: String,
+    /// Settings that differ: `threads 1 -> 2`.
+    pub differs: Vec<String>,
     /// Time before over time now.
     pub ratio: f64,
     /// Bounds of its interval of 95 %.
@@ -33,19 +46,131 @@ impl Compared {
 
 impl fmt::Display for Compared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, ratio, interval: [low, high] } = self;
-        let slower = if self.is_slower() { "  slower" } else { "" };
-        write!(f, "{name:<60} ratio {ratio:.3} [{low:.3}, {high:.3}]{slower}")
+        let Self { name, ratio, interval: [low, high], differs } = self;
+        write!(f, "{name:<60} ratio {ratio:.3} [{low:.3}, {high:.3}]")?;
+        if self.is_slower() {
+            f.write_str("  slower")?;
+        }
+        if !differs.is_empty() {
+            write!(f, "  differs: {}", differs.join(", "))?;
+        }
+        Ok(())
     }
 }
 
-/// Name of a case, for the same one in another run.
-fn name(record: &Value) -> String {
-    let part = |key: &str| match &record[key] {
+/// Text of a field of a record.
+fn text(record: &Value, key: &str) -> String {
+    match &record[key] {
         Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+/// Settings, which may differ between the runs of a case.
+const SETTINGS: [&str; 3] = ["dtype", "threads", "isa"];
+
+/// Records of an earlier run.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    records: Vec<Value>,
+}
+
+impl Saved {
+    /// Reads the text of a report.
+    ///
+    /// # Errors
+    /// A sentence, if it is none.
+    pub fn read(saved: &str) -> Result<Self, String> {
+        let mut saved: Value = serde_json::from_str(saved).map_err(|error| format!("not JSON: {error}"))?;
+        match saved["records"].take() {
+            Value::Array(records) if !records.is_empty() => Ok(Self { records }),
+            _ => Err("it is no report of albert bench --save".to_owned()),
+        }
+    }
+
+    /// The record of the same kernel, case and sizes whose settings `now`, in the order of [`SETTINGS`], differ least.
+    fn find(&self, about: &About, now: &[String; 3]) -> Option<&Value> {
+        let is_case = |record: &&Value| {
+            record["kernel"] == about.kernel
+                && record["case"] == about.case
+                && record["sizes"] == Value::Object(about.sizes.clone())
+        };
+        self.records.iter().filter(is_case).min_by_key(|record| differences(record, now).len())
+    }
+
+    /// Checks, before anything is measured, that the run has a case of `works`.
+    ///
+    /// # Errors
+    /// A sentence that names a case of each side.
+    pub fn check(&self, cases: &[About], cpus: &[Cpu]) -> Result<(), String> {
+        let is_known = |about: &About| cpus.iter().any(|cpu| self.find(about, &settings(about, cpu)).is_some());
+        if cases.iter().any(is_known) {
+            return Ok(());
+        }
+        let name = |record: &Value| format!("{} {}", text(record, "kernel"), text(record, "case"));
+        let own = cases.first().map_or(String::new(), |about| format!("{} {}", about.kernel, about.case));
+        let [first, ..] = &self.records[..] else { return Err("no records".to_owned()) };
+        Err(format!(
+            "none of the selected cases is in it; expected a case such as `{}`, found `{own}`; select the sizes of the saved run",
+            name(first)
+        ))
+    }
+
+    /// Compares `now` with these records; cases that are not in them are left out.
+    ///
+    /// # Errors
+    /// A record has no times.
+    pub fn compare(&self, now: &[Record]) -> Result<Vec<Compared>, String> {
+        let mut all = Vec::new();
+        for record in now {
+            let about = &record.about;
+            let settings = [about.dtype.to_owned(), record.threads.to_string(), record.isa.to_owned()];
+            let Some(before) = self.find(about, &settings) else { continue };
+            let name = format!("{} {}", about.kernel, about.case);
+            let key = if record.share_of_copy.is_some() { "share_of_copy" } else { "share_of_peak" };
+            let share = record.share_of_copy.unwrap_or(record.share_of_peak).median;
+            let errors = [
+                error(&spread(before, "seconds"), number(&before["rounds"])),
+                error(&record.seconds, record.rounds as f64),
+            ];
+            let variance = errors.iter().map(|error| error * error).sum::<f64>() + DRIFT * DRIFT;
+            let width = 1.96 * variance.sqrt();
+            let differs = differences(before, &settings);
+            // With other settings the peak is another: times are compared.
+            let ratio = if differs.is_empty() {
+                share / spread(before, key).median
+            } else {
+                spread(before, "seconds").median / record.seconds.median
+            };
+            if !ratio.is_finite() || !width.is_finite() || ratio <= 0.0 {
+                return Err(format!("the case {name} has no times"));
+            }
+            all.push(Compared { name, differs, ratio, interval: [ratio * (-width).exp(), ratio * width.exp()] });
+        }
+        Ok(all)
+    }
+}
+
+fn settings(about: &About, cpu: &Cpu) -> [String; 3] {
+    [about.dtype.to_owned(), cpu.threads().to_string(), cpu.isa().kind().name().to_owned()]
+}
+
+/// `isa avx2 -> scalar`, for each setting of `before` that is another in `now`.
+fn differences(before: &Value, now: &[String; 3]) -> Vec<String> {
+    let pair = |(key, now): (&&str, &String)| {
+        let before = text(before, key);
+        (before != *now).then(|| format!("{} {before} -> {now}", if *key == "dtype" { "precision" } else { key }))
     };
-    format!("{} {} {} {} {}", part("kernel"), part("case"), part("dtype"), part("threads"), part("isa"))
+    SETTINGS.iter().zip(now).filter_map(pair).collect()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::NAN)
+}
+
+fn spread(record: &Value, key: &str) -> Spread {
+    let [q1, median, q3] = ["q1", "median", "q3"].map(|part| number(&record[key][part]));
+    Spread { q1, median, q3 }
 }
 
 /// Standard error of the logarithm of a median.
@@ -53,45 +178,77 @@ fn error(spread: &Spread, rounds: f64) -> f64 {
     1.2533 * (spread.q3 - spread.q1) / 1.349 / rounds.max(1.0).sqrt() / spread.median
 }
 
-/// Compares `now` with the records of a saved report; cases that it does not have are left out.
+/// Median of the ratios of pairs, and an interval that contains the true median with at least 95 %, whatever the distribution:
+/// the k-th smallest and the k-th largest, with the largest k for which P(fewer than k of n coins show heads) <= 2.5 %.
 ///
-/// # Errors
-/// A sentence, if the text is no report.
-pub fn compare(now: &[Record], saved: &str) -> Result<Vec<Compared>, String> {
-    let saved: Value = serde_json::from_str(saved).map_err(|error| format!("not JSON: {error}"))?;
-    let before = saved["records"].as_array().ok_or("it is no report of albert bench --save")?;
-    let mut all = Vec::new();
-    for record in now {
-        let own = serde_json::to_value(record).expect("a record is JSON");
-        let Some(before) = before.iter().find(|before| name(before) == name(&own)) else { continue };
-        let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
-        let seconds = &before["seconds"];
-        let then =
-            Spread { q1: number(&seconds["q1"]), median: number(&seconds["median"]), q3: number(&seconds["q3"]) };
-        let errors = [error(&then, number(&before["rounds"])), error(&record.seconds, record.rounds as f64)];
-        let width = 1.96 * errors.iter().map(|error| error * error).sum::<f64>().sqrt();
-        let ratio = then.median / record.seconds.median;
-        if !ratio.is_finite() || !width.is_finite() {
-            return Err(format!("the case {} has no times", name(&own)));
-        }
-        all.push(Compared { name: name(&own), ratio, interval: [ratio * (-width).exp(), ratio * width.exp()] });
+/// # Panics
+/// With fewer than [`LEAST_PAIRS`] ratios.
+pub fn of_pairs(name: String, mut ratios: Vec<f64>) -> Compared {
+    let n = ratios.len();
+    assert!(n >= LEAST_PAIRS, "{n} pairs");
+    ratios.sort_by(f64::total_cmp);
+    let (mut term, mut below, mut k) = (0.5f64.powi(n as i32), 0.0, 0);
+    while below + term <= 0.025 {
+        below += term;
+        term *= (n - k) as f64 / (k + 1) as f64;
+        k += 1;
     }
-    Ok(all)
+    let interval = [ratios[k.max(1) - 1], ratios[n - k.max(1)]];
+    Compared { name, differs: Vec::new(), ratio: Spread::of(ratios).median, interval }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        cases::Ready,
+        plan::{Selection, What, processors},
+        report::{Machine, Report},
+    };
 
     #[test]
     fn an_interval_is_as_wide_as_its_quartiles_say() {
         let spread = Spread { q1: 0.9, median: 1.0, q3: 1.1 };
         assert!((error(&spread, 25.0) - 1.2533 * 0.2 / 1.349 / 5.0).abs() < 1e-12);
-        let slow = Compared { name: String::new(), ratio: 0.9, interval: [0.85, 0.97] };
-        let unsure = Compared { name: String::new(), ratio: 0.9, interval: [0.8, 1.01] };
-        assert!(slow.is_slower() && !unsure.is_slower());
-        assert!(slow.to_string().ends_with("ratio 0.900 [0.850, 0.970]  slower"));
-        assert!(compare(&[], "{}").unwrap_err().contains("no report"));
-        assert!(compare(&[], "x").unwrap_err().contains("not JSON"));
+        let case = |interval| Compared { name: String::new(), differs: vec![], ratio: 0.9, interval };
+        assert!(case([0.85, 0.97]).is_slower() && !case([0.8, 1.01]).is_slower());
+        assert!(case([0.85, 0.97]).to_string().ends_with("ratio 0.900 [0.850, 0.970]  slower"));
+        assert!(Saved::read("{}").unwrap_err().contains("no report"));
+        assert!(Saved::read("x").unwrap_err().contains("not JSON"));
+    }
+
+    #[test]
+    fn an_interval_of_pairs_leaves_out_outliers_on_both_sides() {
+        // Of 11 pairs the second smallest and largest: P(at most one head of 11) = 12 / 2048 = 0.6 %, of at most two 3.3 %.
+        let ratios: Vec<f64> = (1..=11).map(f64::from).collect();
+        let compared = of_pairs(String::new(), ratios);
+        assert_eq!((compared.ratio, compared.interval), (6.0, [2.0, 10.0]));
+        let compared = of_pairs(String::new(), (1..=15).map(f64::from).collect());
+        assert_eq!((compared.ratio, compared.interval), (8.0, [4.0, 12.0]));
+    }
+
+    #[test]
+    fn cases_match_across_settings_and_what_differs_is_said() {
+        let run = |isa: &str, threads: usize, m: usize| {
+            let selection = Selection { m: vec![m], n: vec![16], k: vec![4], ..Selection::default() };
+            let cpus = processors(&[threads], Some(isa)).unwrap();
+            let works = selection.works(What::Gemm).unwrap();
+            let records: Vec<_> = works.iter().map(|work| Ready::new(&cpus[0], work).unwrap().run(1, 0.0)).collect();
+            (works.iter().map(crate::cases::Work::about).collect::<Vec<_>>(), cpus, records)
+        };
+        let (_, _, before) = run("scalar", 1, 8);
+        let machine = Machine { processor: String::new(), cores: 1 };
+        let report = Report { command: String::new(), machine, limits: vec![], records: before };
+        let saved = Saved::read(&serde_json::to_string(&report).unwrap()).unwrap();
+        let (about, cpus, now) = run("scalar", 2, 8);
+        saved.check(&about, &cpus).unwrap();
+        assert_eq!(saved.compare(&now).unwrap()[0].differs, ["threads 1 -> 2"]);
+        let (other, cpus, now) = run("scalar", 1, 9);
+        let refusal = saved.check(&other, &cpus).unwrap_err();
+        assert!(refusal.contains("`gemm nt 8x16x4`") && refusal.contains("`gemm nt 9x16x4`"), "{refusal}");
+        assert!(saved.compare(&now).unwrap().is_empty());
+        let compared = &saved.compare(&report.records).unwrap()[0];
+        assert!(compared.differs.is_empty() && (compared.ratio - 1.0).abs() < 1e-9, "{compared}");
+        assert!(compared.interval[0] < 0.85 && compared.interval[1] > 1.2, "{compared}");
     }
 }

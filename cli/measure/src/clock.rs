@@ -1,10 +1,19 @@
-//! CPU time of this process: unlike wall time, other processes on the machine disturb it little.
+//! CPU time: unlike wall time, other processes on the machine disturb it little.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 /// CPU time of all threads since the process started.
 pub fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    now(ClockId::ProcessCPUTime)
+}
+
+/// CPU time of the calling thread since it started.
+pub fn thread_time() -> Duration {
+    now(ClockId::ThreadCPUTime)
+}
+
+fn now(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -1,8 +1,8 @@
 //! HTML report in one self-contained file: a roofline per number of threads, and the table.
 
 use crate::{
-    chart,
-    report::{Bound, Record, Report, time},
+    busy, chart,
+    report::{Record, Report, time},
 };
 use std::fmt::Write;
 
@@ -41,26 +41,22 @@ pub fn page(report: &Report) -> Result<String, String> {
     for record in &report.records {
         row(&mut page, record).map_err(|error| error.to_string())?;
     }
-    page += "</table></div>\n</body></html>\n";
+    page += "</table></div>\n";
+    for doubt in report.doubts() {
+        let _ = writeln!(page, "<p class=\"doubt\">{}</p>", escape(&doubt));
+    }
+    page += "</body></html>\n";
     Ok(page)
 }
 
 fn row(page: &mut String, record: &Record) -> std::fmt::Result {
     let about = &record.about;
-    let (wall, processor) = match about.bound {
-        Bound::Arithmetic => (Some(record.share_of_peak), Some(record.processor_share_of_peak)),
-        Bound::Traffic => (record.share_of_copy, record.processor_share_of_copy),
-    };
-    let [wall, processor] = [wall, processor].map(|share| 100.0 * share.map_or(f64::NAN, |share| share.median));
-    let limit = if about.bound == Bound::Arithmetic { "peak" } else { "a copy" };
-    let seconds = record.seconds;
+    let (seconds, mark) = (record.seconds, busy::mark(record.is_busy()));
     write!(page, "<tr><td>{}</td><td>{}</td><td>{}</td>", about.kernel, escape(&about.case), about.dtype)?;
-    write!(page, "<td>{}</td><td>{}</td><td>{}</td>", record.threads, record.isa, time(seconds.median))?;
+    write!(page, "<td>{}</td><td>{}</td><td>{}{mark}</td>", record.threads, record.isa, time(seconds.median))?;
     write!(page, "<td>{:.1} %</td>", 50.0 * (seconds.q3 - seconds.q1) / seconds.median)?;
-    write!(page, "<td>{:.1}</td><td>{:.1}</td>", record.gflops, record.gbs)?;
-    // The peak is that of f32.
-    let share = if about.dtype == "int8" { String::new() } else { format!("{wall:.1} ({processor:.1}) % of {limit}") };
-    write!(page, "<td>{share}</td><td>")?;
+    write!(page, "<td>{:.1}{mark}</td><td>{:.1}{mark}</td>", record.gflops, record.gbs)?;
+    write!(page, "<td>{}</td><td>", record.shares_text().unwrap_or_default())?;
     for peer in &record.peers {
         let (ratio, processor) = (peer.ratio.median, peer.processor_ratio.median);
         write!(page, "{} {ratio:.2} ({processor:.2}) ", escape(&peer.name))?;
@@ -95,7 +91,11 @@ mod tests {
         let limits = cpus.iter().map(Limits::of).collect();
         let command = "albert bench <all>".to_owned();
         let report = Report { command, machine: Machine::this(), limits, records };
+        // Marks and their sentences come together.
+        let doubts = report.doubts();
         let page = page(&report).unwrap();
+        assert!(doubts.iter().all(|doubt| page.contains(&doubt[2..])), "{doubts:?} {page}");
+        assert_eq!(page.contains('*'), !doubts.is_empty(), "{page}");
         assert_eq!((page.matches("<svg").count(), page.matches("<tr><td>").count()), (2, 6), "{page}");
         // One point per case and one per kernel in the legend, on one thread and on two.
         assert_eq!(page.matches("<circle").count(), 6 + 4, "{page}");

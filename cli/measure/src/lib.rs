@@ -8,6 +8,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod against;
+pub mod busy;
 pub mod cases;
 pub mod chart;
 pub mod clock;

@@ -1,6 +1,9 @@
 //! Records of measured cases, as JSON and as lines of a table.
 
-use crate::interleaved::{Rounds, Spread, Timing};
+use crate::{
+    busy::{self, Doubt, mark},
+    interleaved::{Rounds, Spread, Timing},
+};
 use kernels::{Cpu, roofline};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -88,6 +91,8 @@ pub struct Record {
     pub peers: Vec<Peer>,
     /// Peak RSS of the process while it prepared and ran this case.
     pub peak_rss_bytes: Option<u64>,
+    /// Signs that other work disturbed the rounds.
+    pub doubts: Vec<Doubt>,
 }
 
 impl Record {
@@ -109,7 +114,7 @@ impl Record {
         let copied = (!rounds.copy.wall.is_empty()).then_some(&rounds.copy);
         let share_of_copy =
             |copy: &[f64], ours: &[f64]| Spread::of(copy.iter().zip(ours).map(|(copy, ours)| copy * bytes / ours));
-        Self {
+        let mut record = Self {
             about: about.clone(),
             isa: cpu.isa().kind().name(),
             threads: cpu.threads(),
@@ -127,7 +132,46 @@ impl Record {
             processor_share_of_copy: copied.map(|copy| share_of_copy(&copy.processor, &ours.processor)),
             peers: names.iter().zip(&rounds.timings).skip(1).map(peer).collect(),
             peak_rss_bytes,
+            doubts: Vec::new(),
+        };
+        record.doubts = record.find_doubts();
+        record
+    }
+
+    /// Share of the limit that applies, and the same by CPU time; `None` if the limit is not that of the case: the peak is that
+    /// of f32, so products of int8 have none.
+    pub(crate) fn shares(&self) -> Option<[f64; 2]> {
+        let shares = match self.about.bound {
+            Bound::Arithmetic if self.about.dtype == "int8" => return None,
+            Bound::Arithmetic => [Some(self.share_of_peak), Some(self.processor_share_of_peak)],
+            Bound::Traffic => [self.share_of_copy, self.processor_share_of_copy],
+        };
+        Some(shares.map(|share| share.map_or(f64::NAN, |share| share.median)))
+    }
+
+    fn find_doubts(&self) -> Vec<Doubt> {
+        let mut all = Vec::new();
+        if busy::is_busy(self.seconds.median, self.processor_seconds.median, self.threads) {
+            all.push(Doubt::Busy);
         }
+        if self.shares().is_some_and(|shares| shares.iter().any(|&share| share > 1.0)) {
+            all.push(if self.about.bound == Bound::Arithmetic { Doubt::AbovePeak } else { Doubt::AboveCopy });
+        }
+        all
+    }
+
+    /// Shares as text, those with a sign marked: `95.0 % of peak (101.2*% by CPU time)`.
+    pub(crate) fn shares_text(&self) -> Option<String> {
+        let [wall, processor] = self.shares()?;
+        let limit = if self.about.bound == Bound::Arithmetic { "peak" } else { "a copy" };
+        let marks = [wall > 1.0 || self.is_busy(), processor > 1.0].map(mark);
+        let (wall, processor) = (100.0 * wall, 100.0 * processor);
+        Some(format!("{wall:>5.1}{}% of {limit} ({processor:.1}{}% by CPU time)", marks[0], marks[1]))
+    }
+
+    /// True if wall times include waiting for a core.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.doubts.contains(&Doubt::Busy)
     }
 }
 
@@ -167,29 +211,43 @@ pub struct Limits {
     pub l2_gbs: Option<f64>,
     /// See `l2_gbs`.
     pub l3_gbs: Option<f64>,
+    /// Share of the time that the threads really ran.
+    pub share_of_cores: f64,
+    /// Signs that other work disturbed the measurement.
+    pub doubts: Vec<Doubt>,
 }
 
 impl Limits {
     /// Measures `cpu`.
     pub fn of(cpu: &Cpu) -> Self {
         let [l2_gbs, l3_gbs] = roofline::caches(cpu, 0.02).map(|cache| cache.map(|cache| cache.bandwidth / 1e9));
+        let copy_gbs = roofline::copy_bandwidth(cpu, 64 << 20, 3) / 1e9;
+        let share_of_cores = busy::share_of_cores(cpu, 0.05);
         Self {
             l2_gbs,
             l3_gbs,
             isa: cpu.isa().kind().name(),
             threads: cpu.threads(),
             peak_gflops: roofline::fma_peak(cpu, 0.02) / 1e9,
-            copy_gbs: roofline::copy_bandwidth(cpu, 64 << 20, 3) / 1e9,
+            copy_gbs,
+            share_of_cores,
+            doubts: busy::of_limits(share_of_cores, l3_gbs, copy_gbs),
         }
     }
 }
 
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} thread(s): {:.0} GFLOP/s", self.isa, self.threads, self.peak_gflops)?;
-        for (name, gbs) in [("L2", self.l2_gbs), ("L3", self.l3_gbs), ("memory", Some(self.copy_gbs))] {
+        let (busy, slow) = (self.doubts.contains(&Doubt::Busy), self.doubts.contains(&Doubt::SlowL3));
+        write!(f, "{}, {} thread(s): {:.0}{}GFLOP/s", self.isa, self.threads, self.peak_gflops, mark(busy))?;
+        let roofs = [
+            ("L2", self.l2_gbs, busy),
+            ("L3", self.l3_gbs, busy || slow),
+            ("memory", Some(self.copy_gbs), busy || slow),
+        ];
+        for (name, gbs, doubted) in roofs {
             if let Some(gbs) = gbs {
-                write!(f, ", {name} {gbs:.0} GB/s")?;
+                write!(f, ", {name} {gbs:.0}{}GB/s", mark(doubted))?;
             }
         }
         Ok(())
@@ -209,23 +267,35 @@ pub struct Report {
     pub records: Vec<Record>,
 }
 
+impl Report {
+    /// The sentences of all signs, each once with the number of cases that have it.
+    pub fn doubts(&self) -> Vec<String> {
+        let of = |doubt: Doubt| {
+            let cases = self.records.iter().filter(|record| record.doubts.contains(&doubt)).count();
+            let limits = self.limits.iter().any(|limits| limits.doubts.contains(&doubt));
+            let place = match (limits, cases) {
+                (false, 0) => return None,
+                (true, 0) => "limits".to_owned(),
+                (false, cases) => format!("{cases} of {} cases", self.records.len()),
+                (true, cases) => format!("limits, {cases} of {} cases", self.records.len()),
+            };
+            Some(format!("* {place}: {doubt}"))
+        };
+        [Doubt::Busy, Doubt::AbovePeak, Doubt::AboveCopy, Doubt::SlowL3].into_iter().filter_map(of).collect()
+    }
+}
+
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let About { kernel, case, dtype, bound, tokens, .. } = &self.about;
-        let percent = |share: &Option<Spread>| 100.0 * share.map_or(f64::NAN, |share| share.median);
         let half_width = |spread: &Spread| 50.0 * (spread.q3 - spread.q1) / spread.median;
+        let mark = mark(self.is_busy());
         write!(f, "{kernel:<9} {case:<34} {dtype:<4} {} {:<6}", self.threads, self.isa)?;
-        write!(f, " {:>11} ±{:>4.1} %", time(self.seconds.median), half_width(&self.seconds))?;
-        if *dtype == "int8" {
-            // The peak is that of f32.
-            write!(f, "  {:>8.1} GFLOP/s", self.gflops)?;
-        } else if *bound == Bound::Arithmetic {
-            let share = 100.0 * self.share_of_peak.median;
-            let processor = 100.0 * self.processor_share_of_peak.median;
-            write!(f, "  {:>8.1} GFLOP/s  {share:>5.1} % of peak ({processor:.1} % by CPU time)", self.gflops)?;
-        } else {
-            let (share, processor) = (percent(&self.share_of_copy), percent(&self.processor_share_of_copy));
-            write!(f, "  {:>8.1} GB/s  {share:>5.1} % of a copy ({processor:.1} % by CPU time)", self.gbs)?;
+        write!(f, " {:>11}{mark}±{:>4.1} %", time(self.seconds.median), half_width(&self.seconds))?;
+        let (speed, unit) = if *bound == Bound::Arithmetic { (self.gflops, "GFLOP/s") } else { (self.gbs, "GB/s") };
+        write!(f, "  {speed:>8.1}{mark}{unit}")?;
+        if let Some(shares) = self.shares_text() {
+            write!(f, "  {shares}")?;
         }
         if let (Some(speed), Some(_)) = (self.tokens_per_second, tokens) {
             write!(f, "  {speed:>8.0} tokens/s")?;
@@ -272,16 +342,37 @@ mod tests {
         let rounds =
             Rounds { peak: vec![2e9, 1e9, 2e9], copy: Timing::default(), timings: vec![timing(1.0), timing(1.5)] };
         let record = Record::new(&cpu, &about, &["ours".into(), "peer".into()], &rounds, Some(7));
+        // Half of the wall time is CPU time.
+        assert_eq!(record.doubts, [Doubt::Busy]);
         let flat = |value: f64| Spread { q1: value, median: value, q3: value };
         assert_eq!((record.share_of_peak, record.processor_share_of_peak), (flat(0.5), flat(1.0)));
         assert_eq!((record.peers[0].ratio, record.rounds, record.gflops), (flat(1.5), 3, 1.0));
         assert_eq!(record.tokens_per_second, Some(100.0));
         let text = record.to_string();
         assert!(
-            text.contains("nt 1x2x3") && text.contains("peer 1.500 (1.500)") && text.contains("50.0 % of peak"),
+            text.contains("nt 1x2x3")
+                && text.contains("peer 1.500 (1.500)")
+                && text.contains("50.0*% of peak (100.0 % by CPU time)"),
             "{text}"
         );
         let json = serde_json::to_value(&record).unwrap();
         assert_eq!((&json["kernel"], &json["share_of_peak"]["median"]), (&"gemm".into(), &0.5.into()));
+        assert!(json["doubts"][0].as_str().unwrap().starts_with("the machine is busy"), "{json}");
+        // On an idle machine the same times by both clocks have no sign; twice the speed of the peak is marked.
+        let idle = |peak: f64| {
+            let timing = |scale: f64| Timing { wall: wall(scale), processor: wall(scale) };
+            let rounds =
+                Rounds { peak: vec![peak, peak / 2.0, peak], copy: Timing::default(), timings: vec![timing(1.0)] };
+            Record::new(&cpu, &about, &["ours".into()], &rounds, None)
+        };
+        assert!(idle(2e9).doubts.is_empty() && !idle(2e9).to_string().contains('*'), "{}", idle(2e9));
+        let above = idle(0.5e9);
+        assert_eq!(above.doubts, [Doubt::AbovePeak]);
+        assert!(above.to_string().contains("200.0*% of peak (200.0*% by CPU time)"), "{above}");
+        let machine = Machine { processor: String::new(), cores: 1 };
+        let report =
+            Report { command: String::new(), machine, limits: vec![], records: vec![record, above, idle(2e9)] };
+        let said = report.doubts();
+        assert!(said.len() == 2 && said.iter().all(|line| line.starts_with("* 1 of 3 cases: ")), "{said:?}");
     }
 }

@@ -1,11 +1,13 @@
 //! `albert bench`: speed of kernels and steps, against the peak of the machine measured in the same run.
 
+mod compare;
+
 use crate::{
     numbers::whole,
     output::{results, results_beside_files, tell},
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::Args;
+use clap::{Args, Subcommand};
 use engine::{
     Cpu,
     io::{check_output, write_atomically},
@@ -26,16 +28,22 @@ use std::{
 };
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:
   albert bench gemm --m 1024 --n 768 --k 768 --threads 1,2
   albert bench step --config base --mode train --precision bf16
   albert bench all --report bench.html
   albert bench gemm --shapes albert --save before.json
-  albert bench gemm --shapes albert --against before.json")]
+  albert bench gemm --shapes albert --against before.json
+  albert bench compare old/albert new/albert gemm --shapes albert
+
+A figure marked * has a reason to doubt it, which is printed below the table.")]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Mode>,
     /// Benchmark to run
-    #[arg(value_enum)]
-    what: What,
+    #[arg(value_enum, required = true)]
+    what: Option<What>,
     #[command(flatten)]
     selection: Selection,
     /// Worker threads; with a list, each is measured [default: all cores]
@@ -66,15 +74,26 @@ pub(crate) struct Arguments {
     /// Also write the records to a file, for --against
     #[arg(long, value_name = "FILE", conflicts_with_all = ["turns", "profile"])]
     save: Option<PathBuf>,
-    /// Compare with the records of a file: time before over time now, with its interval of 95 %; exit code 3 if a case is slower
+    /// Compare with the records of a file: time before over time now, with an interval of 95 % that allows for two processes;
+    /// exit code 3 if a case is slower. `bench compare` finds smaller differences
     #[arg(long, value_name = "FILE", conflicts_with_all = ["turns", "profile"])]
     against: Option<PathBuf>,
 }
 
+/// What `bench` does other than running a benchmark.
+#[derive(Clone, Debug, Subcommand)]
+enum Mode {
+    /// Compare two program files: processes of both run in turns, in at least 11 pairs
+    Compare(compare::Compare),
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(Mode::Compare(compare)) = &arguments.command {
+        return compare::run(compare);
+    }
     let seconds = arguments.seconds;
     ensure!((0.0..=3600.0).contains(&seconds), "--seconds {seconds}: expected 0 to 3600");
-    let works = arguments.selection.works(arguments.what)?;
+    let works = arguments.selection.works(arguments.what.expect("clap requires it"))?;
     let cpus = processors(&arguments.threads, arguments.isa.as_deref())?;
     if arguments.turns {
         return rounds_on_request(&cpus, &works);
@@ -87,10 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(path) = &arguments.save {
         check_output(path)?;
     }
-    let saved = match &arguments.against {
-        Some(path) => Some(fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?),
-        None => None,
-    };
+    let saved = arguments.against.as_deref().map(|path| read_saved(path, &works, &cpus)).transpose()?;
     let writes = arguments.report.is_some() || arguments.save.is_some();
     let mut out = if writes { results_beside_files() } else { results() };
     if arguments.profile {
@@ -122,6 +138,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             report.records.push(record);
         }
     }
+    if !arguments.json {
+        for doubt in report.doubts() {
+            writeln!(out, "{doubt}")?;
+        }
+    }
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     }
@@ -136,13 +157,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let Some(saved) = saved else { return Ok(ExitCode::SUCCESS) };
     let name = arguments.against.as_deref().unwrap_or(Path::new("")).display();
-    let compared = against::compare(&report.records, &saved).map_err(|problem| anyhow!("{name}: {problem}"))?;
-    ensure!(!compared.is_empty(), "{name}: none of these cases is in it");
+    let compared = saved.compare(&report.records).map_err(|problem| anyhow!("{name}: {problem}"))?;
     for case in &compared {
         writeln!(out, "{case}")?;
     }
+    let missing = report.records.len() - compared.len();
+    if missing > 0 {
+        tell!("{missing} of {} cases are not in {name}", report.records.len());
+    }
+    tell!(
+        "the intervals allow for the drift between two processes; albert bench compare OLD NEW decides smaller differences"
+    );
     let is_slower = compared.iter().any(against::Compared::is_slower);
     Ok(if is_slower { ExitCode::from(SLOWER) } else { ExitCode::SUCCESS })
+}
+
+/// Reads the records to compare with, and checks that they have one of the cases.
+fn read_saved(path: &Path, works: &[Work], cpus: &[Cpu]) -> Result<against::Saved> {
+    let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let cases: Vec<_> = works.iter().map(Work::about).collect();
+    let saved = against::Saved::read(&text).and_then(|saved| saved.check(&cases, cpus).map(|()| saved));
+    saved.map_err(|problem| anyhow!("{}: {problem}", path.display()))
 }
 
 /// Exit code of a comparison in which a case is slower.

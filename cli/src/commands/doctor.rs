@@ -5,6 +5,7 @@ use crate::output::results;
 use anyhow::Result;
 use clap::Args;
 use engine::{Cpu, IsaKind, TileKind, Tiles};
+use measure::busy;
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
@@ -58,14 +59,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             engine::roofline::fma_peak(&one, arguments.seconds / 3.0),
             engine::roofline::fma_peak(&cpu, arguments.seconds / 3.0),
         );
-        writeln!(out, "f32 peak          {:.0} GFLOP/s on one thread, {:.0} on all", single / 1e9, all / 1e9)?;
-        writeln!(
-            out,
-            "copy bandwidth    {:.1} GB/s on all threads (read + written)",
-            engine::roofline::copy_bandwidth(&cpu, 64 << 20, 3) / 1e9
-        )?;
-        for cache in engine::roofline::caches(&cpu, arguments.seconds / 6.0).into_iter().flatten() {
-            writeln!(out, "{} bandwidth      {:.0} GB/s on all threads (read)", cache.name, cache.bandwidth / 1e9)?;
+        let copy = engine::roofline::copy_bandwidth(&cpu, 64 << 20, 3) / 1e9;
+        let caches = engine::roofline::caches(&cpu, arguments.seconds / 6.0);
+        let doubts = busy::of_limits(
+            busy::share_of_cores(&cpu, arguments.seconds / 3.0),
+            caches[1].map(|cache| cache.bandwidth / 1e9),
+            copy,
+        );
+        let mark = busy::mark(!doubts.is_empty());
+        writeln!(out, "f32 peak          {:.0} GFLOP/s on one thread, {:.0}{mark}on all", single / 1e9, all / 1e9)?;
+        writeln!(out, "copy bandwidth    {copy:.1}{mark}GB/s on all threads (read + written)")?;
+        for cache in caches.into_iter().flatten() {
+            writeln!(
+                out,
+                "{} bandwidth      {:.0}{mark}GB/s on all threads (read)",
+                cache.name,
+                cache.bandwidth / 1e9
+            )?;
+        }
+        for doubt in doubts {
+            writeln!(out, "                  * {doubt}")?;
         }
     }
     match engine::device::gpus() {

@@ -37,9 +37,13 @@ impl Attention {
             Dtype::F32 => self.contender::<f32>(cpu),
             Dtype::Bf16 => self.contender::<bf16>(cpu),
         };
+        Case { about: self.about(), contenders: vec![call] }
+    }
+
+    pub(super) fn about(&self) -> About {
         let &Self { sequences: b, length: s, heads: a, head_size: d, backward, dtype } = self;
         let pass = if backward { "backward" } else { "forward" };
-        let about = About {
+        About {
             kernel: "attention",
             case: format!("{pass} B{b} S{s} A{a} D{d}"),
             sizes: sizes([("sequences", b), ("length", s), ("heads", a), ("head_size", d)]),
@@ -48,8 +52,7 @@ impl Attention {
             flops: (if backward { 8 } else { 4 }) * (b * s * s * a * d) as u64,
             bytes: ((if backward { 8 } else { 4 }) * dtype.bytes() * b * s * a * d) as u64,
             tokens: Some((b * s) as u64),
-        };
-        Case { about, contenders: vec![call] }
+        }
     }
 
     fn contender<X: Random>(&self, cpu: &Cpu) -> Contender {

@@ -109,17 +109,22 @@ impl Product {
     }
 
     pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
-        let &Self { m, n, k, form, precision, .. } = self;
-        let (contenders, bytes) = if precision == Precision::Bf16 {
+        let contenders = if self.precision == Precision::Bf16 {
             let [a, b] = self.operands();
-            (self.contenders::<bf16>(cpu, &a, &b), 2)
+            self.contenders::<bf16>(cpu, &a, &b)
         } else {
             let [a, b] = self.operands();
             let mut all = self.contenders::<f32>(cpu, &a, &b);
             all.extend(self.peers(cpu, &a, &b));
-            (all, 4)
+            all
         };
-        let about = About {
+        Ok(Case { about: self.about(), contenders })
+    }
+
+    pub(super) fn about(&self) -> About {
+        let &Self { m, n, k, form, precision, .. } = self;
+        let bytes = if precision == Precision::Bf16 { 2 } else { 4 };
+        About {
             kernel: "gemm",
             case: format!("{} {m}x{n}x{k}", form.name()),
             sizes: sizes([("m", m), ("n", n), ("k", k)]),
@@ -128,8 +133,7 @@ impl Product {
             flops: self.spec().flops(),
             bytes: (bytes * (m * k + k * n + m * n)) as u64,
             tokens: None,
-        };
-        Ok(Case { about, contenders })
+        }
     }
 
     fn spec(&self) -> Gemm {

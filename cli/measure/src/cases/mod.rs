@@ -96,6 +96,18 @@ impl Work {
         }
     }
 
+    /// Description of the case, without operands.
+    pub fn about(&self) -> About {
+        match self {
+            Self::Product(product) => product.about(),
+            Self::Rung(rung) => rung.about(),
+            Self::Attention(attention) => attention.about(),
+            Self::Rows(rows) => rows.about(),
+            Self::Vocabulary(vocabulary) => vocabulary.about(),
+            Self::Step(step) => step.about(),
+        }
+    }
+
     /// Minimum number of timed rounds.
     pub const fn rounds(&self) -> usize {
         match self {

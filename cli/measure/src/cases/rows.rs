@@ -104,10 +104,13 @@ impl Rows {
             Dtype::F32 => self.contender::<f32>(cpu.clone()),
             Dtype::Bf16 => self.contender::<bf16>(cpu.clone()),
         };
-        let call = call.within_pass(cpu);
+        Case { about: self.about(), contenders: vec![call.within_pass(cpu)] }
+    }
+
+    pub(super) fn about(&self) -> About {
         let &Self { kernel, rows, columns, dtype } = self;
         let (operation, pass) = kernel.names();
-        let about = About {
+        About {
             kernel: operation,
             case: format!("{pass} {rows}x{columns}"),
             sizes: sizes([("rows", rows), ("columns", columns)]),
@@ -116,8 +119,7 @@ impl Rows {
             flops: kernel.flops() * (rows * columns) as u64,
             bytes: (kernel.matrices() * rows * columns * dtype.bytes()) as u64,
             tokens: None,
-        };
-        Case { about, contenders: vec![call] }
+        }
     }
 
     fn contender<X: Random>(&self, cpu: Cpu) -> Contender {

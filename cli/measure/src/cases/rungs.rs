@@ -10,7 +10,8 @@
 //! 6  the kernel        tiles, blocks and prefetches tuned for the machine, masked edges: `kernels::gemm`
 //! ```
 //!
-//! The rungs are teaching code: edges are handled in the simplest correct way. Source: Goto and van de Geijn, "Anatomy of
+//! The rungs are teaching code: edges are handled in the simplest correct way. Hot loops of rungs 3 to 5 use indices, because
+//! iterators and closures may become calls that lack the vector instructions (docs/new-kernel.md). Source: Goto and van de Geijn, "Anatomy of
 //! High-Performance Matrix Multiplication", 2008.
 
 use super::{Case, sizes};
@@ -53,10 +54,16 @@ pub struct Rung {
 
 impl Rung {
     pub(super) fn prepare(&self, cpu: &Cpu) -> Case {
-        let &Self { number, m, n, k } = self;
+        let &Self { m, n, k, .. } = self;
         let (rung, own, a, b, mut c) =
             (*self, cpu.clone(), crate::random(m * k, 1), crate::random(k * n, 2), crate::random(m * n, 3));
-        let about = About {
+        let ours = Contender::new("ours", move || rung.run(&own, &a, &b, &mut c)).within_pass(cpu);
+        Case { about: self.about(), contenders: vec![ours] }
+    }
+
+    pub(super) fn about(&self) -> About {
+        let &Self { number, m, n, k } = self;
+        About {
             kernel: "gemm",
             case: format!("{number} {} {m}x{n}x{k}", NAMES[number - 1]),
             sizes: sizes([("rung", number), ("m", m), ("n", n), ("k", k)]),
@@ -65,9 +72,7 @@ impl Rung {
             flops: Gemm::nn(m, n, k).flops(),
             bytes: 4 * (m * k + k * n + m * n) as u64,
             tokens: None,
-        };
-        let ours = Contender::new("ours", move || rung.run(&own, &a, &b, &mut c)).within_pass(cpu);
-        Case { about, contenders: vec![ours] }
+        }
     }
 
     fn run(&self, cpu: &Cpu, a: &[f32], b: &[f32], c: &mut [f32]) {
@@ -124,17 +129,22 @@ impl Kernel for Vectors<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { product: Product { n, k, a, b, .. }, c } = self;
+        let Self { product: Product { m, n, k, a, b }, c } = self;
         let whole = n / S::LANES * S::LANES;
         c.fill(0.0);
-        for (a, c) in a.chunks_exact(k).zip(c.chunks_exact_mut(n)) {
-            for (&a, b) in a.iter().zip(b.chunks_exact(n)) {
-                let factor = simd.splat(a);
-                for (c, b) in c.chunks_exact_mut(S::LANES).zip(b.chunks_exact(S::LANES)) {
-                    let sum = simd.mul_add(factor, simd.load(b), simd.load(c));
-                    simd.store(c, sum);
+        for i in 0..m {
+            let c = &mut c[i * n..][..n];
+            for p in 0..k {
+                let (b, factor) = (&b[p * n..][..n], simd.splat(a[i * k + p]));
+                let mut j = 0;
+                while j < whole {
+                    let sum = simd.mul_add(factor, simd.load(&b[j..]), simd.load(&c[j..]));
+                    simd.store(&mut c[j..], sum);
+                    j += S::LANES;
                 }
-                c[whole..].iter_mut().zip(&b[whole..]).for_each(|(c, b)| *c += a * b);
+                for j in whole..n {
+                    c[j] += a[i * k + p] * b[j];
+                }
             }
         }
     }
@@ -155,25 +165,29 @@ impl Kernel for Tile<'_> {
         if n < width || m < TILE_ROWS {
             return Vectors { product, c }.run(simd);
         }
-        for j in (0..n).step_by(width) {
+        for column in 0..n.div_ceil(width) {
             // The last tiles overlap their neighbors; both compute the same values.
-            let j = j.min(n - width);
-            for i in (0..m).step_by(TILE_ROWS) {
-                let i = i.min(m - TILE_ROWS);
-                let rows: [&[f32]; TILE_ROWS] = std::array::from_fn(|row| &a[(i + row) * k..][..k]);
+            let j = (column * width).min(n - width);
+            for tile in 0..m.div_ceil(TILE_ROWS) {
+                let i = (tile * TILE_ROWS).min(m - TILE_ROWS);
+                let mut rows = [a; TILE_ROWS];
+                for row in 0..TILE_ROWS {
+                    rows[row] = &a[(i + row) * k..][..k];
+                }
                 let mut sums = [[simd.zero(); 2]; TILE_ROWS];
                 for p in 0..k {
                     let b = &b[p * n + j..][..width];
-                    let columns = [simd.load(b), simd.load(&b[S::LANES..])];
-                    for (sums, row) in sums.iter_mut().zip(&rows) {
-                        let factor = simd.splat(row[p]);
-                        *sums = [0, 1].map(|half| simd.mul_add(factor, columns[half], sums[half]));
+                    let (left, right) = (simd.load(b), simd.load(&b[S::LANES..]));
+                    for row in 0..TILE_ROWS {
+                        let factor = simd.splat(rows[row][p]);
+                        sums[row][0] = simd.mul_add(factor, left, sums[row][0]);
+                        sums[row][1] = simd.mul_add(factor, right, sums[row][1]);
                     }
                 }
-                for (row, [left, right]) in sums.into_iter().enumerate() {
+                for row in 0..TILE_ROWS {
                     let c = &mut c[(i + row) * n + j..][..width];
-                    simd.store(c, left);
-                    simd.store(&mut c[S::LANES..], right);
+                    simd.store(c, sums[row][0]);
+                    simd.store(&mut c[S::LANES..], sums[row][1]);
                 }
             }
         }
@@ -198,16 +212,21 @@ impl Kernel for Packed<'_> {
             let columns = WIDTH.min(n - j);
             for p in (0..k).step_by(DEPTH) {
                 let depth = DEPTH.min(k - p);
-                pack(&mut panels_of_b, width, columns, depth, |column, q| b[(p + q) * n + j + column]);
+                pack(&mut panels_of_b, width, &b[p * n + j..], [1, n], columns, depth);
                 for i in (0..m).step_by(HEIGHT) {
                     let rows = HEIGHT.min(m - i);
-                    pack(&mut panels_of_a, TILE_ROWS, rows, depth, |row, q| a[(i + row) * k + p + q]);
-                    for (column, b) in (0..columns).step_by(width).zip(panels_of_b.chunks_exact(depth * width)) {
-                        for (row, a) in (0..rows).step_by(TILE_ROWS).zip(panels_of_a.chunks_exact(depth * TILE_ROWS)) {
-                            let (rows, columns) = (TILE_ROWS.min(rows - row), width.min(columns - column));
+                    pack(&mut panels_of_a, TILE_ROWS, &a[i * k + p..], [k, 1], rows, depth);
+                    let mut column = 0;
+                    while column < columns {
+                        let b = &panels_of_b[column * depth..][..width * depth];
+                        let mut row = 0;
+                        while row < rows {
+                            let a = &panels_of_a[row * depth..][..TILE_ROWS * depth];
                             let c = &mut c[(i + row) * n + j + column..];
-                            add_tile(simd, a, b, c, n, [rows, columns]);
+                            add_tile(simd, a, b, c, n, [TILE_ROWS.min(rows - row), width.min(columns - column)]);
+                            row += TILE_ROWS;
                         }
+                        column += width;
                     }
                 }
             }
@@ -215,14 +234,16 @@ impl Kernel for Packed<'_> {
     }
 }
 
-/// Packs `lines` lines (rows of A or columns of B) into panels of `width` lines, `depth` elements each. Within a panel,
-/// element q of all lines is contiguous. The last panel is padded with zeros.
+/// Packs `lines` lines (rows of A or columns of B) of `depth` elements into panels of `width` lines. Within a panel, element q
+/// of all lines is contiguous. The last panel is padded with zeros. `strides`: of a line, and of an element.
 #[inline(always)]
-fn pack(panels: &mut [f32], width: usize, lines: usize, depth: usize, at: impl Fn(usize, usize) -> f32) {
-    for (first, panel) in (0..lines).step_by(width).zip(panels.chunks_exact_mut(depth * width)) {
-        for (q, together) in panel.chunks_exact_mut(width).enumerate() {
-            for (line, cell) in together.iter_mut().enumerate() {
-                *cell = if first + line < lines { at(first + line, q) } else { 0.0 };
+fn pack(panels: &mut [f32], width: usize, from: &[f32], strides: [usize; 2], lines: usize, depth: usize) {
+    for panel in 0..lines.div_ceil(width) {
+        for q in 0..depth {
+            let together = &mut panels[(panel * depth + q) * width..][..width];
+            for at in 0..width {
+                let line = panel * width + at;
+                together[at] = if line < lines { from[line * strides[0] + q * strides[1]] } else { 0.0 };
             }
         }
     }
@@ -233,18 +254,25 @@ fn pack(panels: &mut [f32], width: usize, lines: usize, depth: usize, at: impl F
 fn add_tile<S: Simd>(simd: S, a: &[f32], b: &[f32], c: &mut [f32], ldc: usize, [rows, columns]: [usize; 2]) {
     let width = 2 * S::LANES;
     let mut sums = [[simd.zero(); 2]; TILE_ROWS];
-    for (a, b) in a.chunks_exact(TILE_ROWS).zip(b.chunks_exact(width)) {
-        let columns = [simd.load(b), simd.load(&b[S::LANES..])];
-        for (sums, &a) in sums.iter_mut().zip(a) {
-            let factor = simd.splat(a);
-            *sums = [0, 1].map(|half| simd.mul_add(factor, columns[half], sums[half]));
+    for p in 0..a.len() / TILE_ROWS {
+        let (a, b) = (&a[p * TILE_ROWS..][..TILE_ROWS], &b[p * width..][..width]);
+        let (left, right) = (simd.load(b), simd.load(&b[S::LANES..]));
+        for row in 0..TILE_ROWS {
+            let factor = simd.splat(a[row]);
+            sums[row][0] = simd.mul_add(factor, left, sums[row][0]);
+            sums[row][1] = simd.mul_add(factor, right, sums[row][1]);
         }
     }
-    let mut line = [0f32; 32];
-    for (row, [left, right]) in sums.into_iter().enumerate().take(rows) {
-        simd.store(&mut line, left);
-        simd.store(&mut line[S::LANES..], right);
-        c[row * ldc..][..columns].iter_mut().zip(&line).for_each(|(c, sum)| *c += sum);
+    for row in 0..TILE_ROWS {
+        if row < rows {
+            let mut line = [0f32; 32];
+            simd.store(&mut line, sums[row][0]);
+            simd.store(&mut line[S::LANES..], sums[row][1]);
+            let c = &mut c[row * ldc..][..columns];
+            for column in 0..columns {
+                c[column] += line[column];
+            }
+        }
     }
 }
 

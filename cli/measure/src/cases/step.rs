@@ -101,23 +101,27 @@ impl Step {
     pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
         let mut running = Running::new(self, cpu)?;
         running.run()?;
+        let ours = Contender::new("ours", move || running.run().expect("it ran before, and nothing has changed"));
+        Ok(Case { about: self.about(), contenders: vec![ours] })
+    }
+
+    pub(super) fn about(&self) -> About {
+        let batch = batch(self);
         let mut sizes = Map::new();
         sizes.insert("config".to_owned(), self.name.clone().into());
         sizes.insert("mode".to_owned(), self.mode.name().into());
         sizes.insert("lengths".to_owned(), Value::from(self.lengths.clone()));
-        sizes.insert("masked".to_owned(), running.batch.masked_positions.len().into());
-        let about = About {
+        sizes.insert("masked".to_owned(), batch.masked_positions.len().into());
+        About {
             kernel: "step",
             case: self.title(),
             sizes,
             dtype: self.precision.name(),
             bound: Bound::Arithmetic,
-            flops: self.flops(&running.batch) as u64,
+            flops: self.flops(&batch) as u64,
             bytes: 0,
             tokens: Some(self.tokens() as u64),
-        };
-        let ours = Contender::new("ours", move || running.run().expect("it ran before, and nothing has changed"));
-        Ok(Case { about, contenders: vec![ours] })
+        }
     }
 
     fn flops(&self, batch: &Batch) -> f64 {

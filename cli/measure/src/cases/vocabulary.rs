@@ -41,10 +41,14 @@ impl Vocabulary {
             Dtype::F32 => self.contender::<f32>(cpu.clone()),
             Dtype::Bf16 => self.contender::<bf16>(cpu.clone()),
         };
+        Case { about: self.about(), contenders: vec![call.within_pass(cpu)] }
+    }
+
+    pub(super) fn about(&self) -> About {
         let &Self { rows, classes, width, backward, dtype } = self;
         let (pass, products) = if backward { ("backward", 2) } else { ("forward", 1) };
         let operands = rows * width * dtype.bytes() + 4 * (classes * width + rows * classes);
-        let about = About {
+        About {
             kernel: "vocabulary",
             case: format!("{pass} {rows}x{classes}x{width}"),
             sizes: sizes([("rows", rows), ("classes", classes), ("width", width)]),
@@ -53,8 +57,7 @@ impl Vocabulary {
             flops: 2 * products * (rows * classes * width) as u64,
             bytes: products * operands as u64,
             tokens: None,
-        };
-        Case { about, contenders: vec![call.within_pass(cpu)] }
+        }
     }
 
     fn contender<X: Random>(&self, cpu: Cpu) -> Contender {
