@@ -9,6 +9,6 @@ mod training;
 mod value;
 
 pub use crate::ops::LayerNorm;
-pub use layers::{Embedding, Linear, Module};
+pub use layers::{Embedding, Linear, Module, module};
 pub use training::Training;
 pub use value::{Graph, Value};

@@ -46,6 +46,37 @@ impl Training {
     /// Clears the gradients, runs `loss`, propagates back, clips and updates the parameters; gives the loss before the
     /// update.
     ///
+    /// A net that [`Training::infer`] uses too is a function that names the lifetime of the step, or a closure in
+    /// [`module`](super::module):
+    ///
+    /// ```
+    /// use engine::{Device, ParamBuilder, Result};
+    /// use engine::nn::{self, Graph, Linear, Training, Value};
+    /// use engine::optim::{AdamConfig, OptimizerKind};
+    ///
+    /// fn net<'t>(t: Graph<'t>, layers: &[Linear; 2], x: &[f32]) -> Result<Value<'t>> {
+    ///     t.input([x.len() / 2, 2], x)?.apply(&layers[0])?.gelu()?.apply(&layers[1])
+    /// }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let (points, labels) = ([0., 0., 0., 1., 1., 0., 1., 1.], [0u32, 1, 1, 0]);
+    /// let mut params = ParamBuilder::new();
+    /// let l1 = Linear::new(&mut params.scope("l1"), 8, 2)?;
+    /// let l2 = Linear::new(&mut params.scope("l2"), 2, 8)?;
+    /// let device = Device::cpu()?;
+    /// let params = params.build(device.processor(), 0)?;
+    /// let mut training = Training::new(device, params, OptimizerKind::AdamW, AdamConfig::default())?;
+    ///
+    /// let loss = training.step(0.05, |t| net(t, &[l1, l2], &points)?.cross_entropy(&t.input([4], &labels)?))?;
+    /// let logits = training.infer(|t| net(t, &[l1, l2], &points)?.value().to_vec())?; // 4 rows of 2
+    ///
+    /// let same = nn::module(|x| x.apply(&l1)?.gelu()?.apply(&l2));
+    /// assert_eq!(logits, training.infer(|t| t.input([4, 2], &points)?.apply(&same)?.value().to_vec())?);
+    /// # assert!(loss.is_finite() && logits.len() == 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As `loss`; the gradient is not finite, and the parameters are unchanged; or the device failed.
     pub fn step(
@@ -69,7 +100,8 @@ impl Training {
         })
     }
 
-    /// Runs `compute` without gradients.
+    /// Runs `compute` without gradients. Its result cannot hold [`Value`]s, which end with the step:
+    /// `value().to_vec()` copies the elements.
     ///
     /// # Errors
     /// As `compute`.

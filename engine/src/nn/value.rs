@@ -8,9 +8,13 @@ use crate::{
     shape::Shape,
     tape::{Tape, Var},
 };
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 /// The tape of a step, whose inputs are [`Value`]s. [`Tape`] has the rest of its methods.
+///
+/// A function of a graph names its lifetime, `fn net<'t>(t: Graph<'t>, x: &[f32]) -> Result<Value<'t>>`, and a method too,
+/// `fn net<'t>(&self, t: Graph<'t>, ..) -> Result<Value<'t>>`; a closure is given to [`Training::step`](super::Training::step)
+/// or [`module`](super::module) directly.
 #[derive(Clone, Copy, Debug)]
 pub struct Graph<'t>(&'t Tape<'t>);
 
@@ -131,13 +135,14 @@ impl<'t> Value<'t> {
     }
 
     binary! {
-        /// x + y, with broadcasting.
+        /// x + y. Sizes are aligned at the last dimension; a size of 1, or a missing dimension in front, is repeated, as in
+        /// NumPy: [B, A, S, S] and [S, S], [B, S, E] and [S, E], [B, A, S, S] and [B, 1, 1, S].
         add;
-        /// x - y, with broadcasting.
+        /// x - y, broadcast as in [`Value::add`].
         sub;
-        /// x·y, with broadcasting.
+        /// x·y, broadcast as in [`Value::add`].
         mul;
-        /// x / y, with broadcasting.
+        /// x / y, broadcast as in [`Value::add`].
         div;
         /// Rows of x, picked by integers.
         gather_rows;
@@ -167,6 +172,22 @@ impl<'t> Value<'t> {
     /// The number of elements differs.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         self.with(ops::reshape(self.tape, &self.var, shape))
+    }
+
+    /// The elements repeated to a larger shape: see [`ops::expand`].
+    ///
+    /// # Errors
+    /// A size is neither 1 nor that of `shape`.
+    pub fn expand(&self, shape: impl Into<Shape>) -> Result<Self> {
+        self.with(ops::expand(self.tape, &self.var, shape))
+    }
+
+    /// Indices `range` of dimension `axis`.
+    ///
+    /// # Errors
+    /// There is no such dimension, or it is smaller.
+    pub fn slice(&self, axis: usize, range: Range<usize>) -> Result<Self> {
+        self.with(ops::slice(self.tape, &self.var, axis, range))
     }
 
     /// Mean cross-entropy of logits [M, C] and `labels` `[M]`.

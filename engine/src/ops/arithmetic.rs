@@ -1,10 +1,11 @@
-//! Sum, difference, product and quotient of two tensors, the second of which may be smaller.
+//! Sum, difference, product and quotient of two tensors, with NumPy's broadcasting.
 //!
 //! ```text
-//! a [.., R, C]  with  b [.., R, C]   element by element
-//!                     b [C]          a row: the same for every row of a
-//!                     b [.., R, 1]   a column: one number per row
-//!                     b [] or [1]    a number
+//! a [.., R, C]  with  b [.., R, C]   element by element                     the kernel reads b as it is
+//!                     b [], [1]      a number
+//!                     b [C], [R, C]  a row: the same for all of the leading dimensions
+//!                     b [.., 1, 1]   a column: the same for all of the trailing dimensions
+//!                     b [B, 1, C]    or an a that is smaller in any dimension: repeated first (expand.rs), one copy
 //! ```
 //!
 //! ```text
@@ -13,7 +14,10 @@
 //! ```
 //!
 //! Σ runs over what b was repeated along, in f32 and in a fixed order.
-use super::check;
+use super::{
+    check,
+    expand::{self, aligned, expand},
+};
 use crate::{
     device::Device,
     dtype::{DType, floats},
@@ -25,8 +29,8 @@ use crate::{
 use kernels::{
     elementwise::{self, Binary, Broadcast, cuda::Function},
     operation::Cost,
-    reduce,
 };
+use std::ops::Range;
 
 fn name(operation: Binary) -> &'static str {
     match operation {
@@ -37,28 +41,65 @@ fn name(operation: Binary) -> &'static str {
     }
 }
 
-/// Broadcasting of `b` over `a`.
-fn broadcast(a: &Shape, b: &Shape) -> Option<Broadcast> {
-    let (_, cols) = a.rows_cols();
-    match (&a[..], &b[..]) {
+/// Broadcasting of `b` over `a` in one pass: `a` is read as [rows, cols].
+fn form(a: &Shape, b: &Shape) -> Option<(Broadcast, [usize; 2])> {
+    let (rows, cols) = a.rows_cols();
+    let as_rows = match (&a[..], &b[..]) {
         (a, b) if a == b => Some(Broadcast::Full),
         (_, [] | [1]) => Some(Broadcast::Scalar),
         (_, &[n]) if n == cols => Some(Broadcast::Row),
         ([outer_a @ .., _], [outer_b @ .., 1]) if outer_a == outer_b => Some(Broadcast::Column),
+        _ if b.len() <= a.len() && b.elements() == 1 => Some(Broadcast::Scalar),
         _ => None,
+    };
+    if let Some(broadcast) = as_rows {
+        return Some((broadcast, [rows, cols]));
     }
+    // Longer rows: b repeats along all dimensions in front of a place, or behind it, and has the others.
+    let size = |i| aligned(b, a.len(), i);
+    let repeats = |mut dims: Range<usize>| dims.all(|i| size(i) == 1);
+    let is_whole = |mut dims: Range<usize>| dims.all(|i| size(i) == a[i]);
+    let at = |at: usize| {
+        let broadcast = if repeats(0..at) && is_whole(at..a.len()) {
+            Broadcast::Row
+        } else if is_whole(0..at) && repeats(at..a.len()) {
+            Broadcast::Column
+        } else {
+            return None;
+        };
+        Some((broadcast, [a[..at].iter().product(), a[at..].iter().product()]))
+    };
+    (b.len() <= a.len()).then(|| (0..=a.len()).find_map(at)).flatten()
 }
 
 fn apply(tape: &Tape<'_>, a: &Var, b: &Var, operation: Binary) -> Result<Var> {
     let dtype = check::same_float(name(operation), &[a, b])?;
-    let broadcast = broadcast(a.shape(), b.shape()).ok_or_else(|| {
-        let (a, b) = (a.shape(), b.shape());
-        let problem = format!("{a:?} and {b:?} do not fit: the second is equal, a row, a column or a number");
-        EngineError::shape(name(operation), problem)
-    })?;
+    let Some((broadcast, sizes)) = form(a.shape(), b.shape()) else {
+        return repeated(tape, a, b, operation);
+    };
     let (va, vb) = (a.value(), b.value());
-    let y = combined(tape, name(operation), operation, broadcast, va, vb, dtype)?;
-    tape.record(&[a, b], y, || Arithmetic { operation, broadcast, a: va.clone(), b: vb.clone() })
+    let y = combined(tape, name(operation), operation, (broadcast, sizes), va, vb, dtype)?;
+    tape.record(&[a, b], y, || Arithmetic { operation, broadcast, sizes, a: va.clone(), b: vb.clone() })
+}
+
+/// a ∘ b where one of them has to be repeated first.
+fn repeated(tape: &Tape<'_>, a: &Var, b: &Var, operation: Binary) -> Result<Var> {
+    let Some(shape) = expand::joint(a.shape(), b.shape()) else {
+        let (a, b) = (a.shape(), b.shape());
+        let problem = format!("{a:?} and {b:?} do not fit: aligned at the last dimension, sizes are equal or 1");
+        return Err(EngineError::shape(name(operation), problem));
+    };
+    if shape == *a.shape() {
+        // Dimensions that b lacks in front are left to the kernel.
+        let mut dims = shape.to_array();
+        let lacks = (0..shape.len()).take_while(|&i| aligned(b.shape(), shape.len(), i) == 1).count();
+        dims[..lacks].fill(1);
+        return apply(tape, a, &expand(tape, b, &dims[..shape.len()])?, operation);
+    }
+    match operation {
+        Binary::Add | Binary::Mul if shape == *b.shape() => apply(tape, b, a, operation),
+        _ => apply(tape, &expand(tape, a, shape)?, b, operation),
+    }
 }
 
 /// a ∘ b in new memory.
@@ -66,13 +107,12 @@ fn combined(
     tape: &Tape<'_>,
     name: &'static str,
     operation: Binary,
-    broadcast: Broadcast,
+    (broadcast, [rows, cols]): (Broadcast, [usize; 2]),
     a: &Tensor,
     b: &Tensor,
     dtype: DType,
 ) -> Result<Tensor> {
-    let mut y = tape.alloc(*a.shape(), dtype)?;
-    let (_, cols) = a.shape().rows_cols();
+    let mut y = tape.alloc([rows, cols], dtype)?;
     tape.launch_on(name, cost(a, 3), |device| match device {
         Device::Cpu(cpu) => {
             floats!(dtype, X => {
@@ -83,7 +123,13 @@ fn combined(
         }
         Device::Cuda(gpu) => gpu.map(Function::Binary(operation, broadcast), &[a, b], None, &mut y),
     })?;
-    Ok(y)
+    y.reshape(*a.shape())
+}
+
+/// Element by element: rows do not matter.
+fn full(x: &Tensor) -> (Broadcast, [usize; 2]) {
+    let (rows, cols) = x.shape().rows_cols();
+    (Broadcast::Full, [rows, cols])
 }
 
 fn cost(x: &Tensor, streams: usize) -> Cost {
@@ -93,6 +139,7 @@ fn cost(x: &Tensor, streams: usize) -> Cost {
 struct Arithmetic {
     operation: Binary,
     broadcast: Broadcast,
+    sizes: [usize; 2],
     a: Tensor,
     b: Tensor,
 }
@@ -108,20 +155,20 @@ impl Op for Arithmetic {
         if ctx.needs_grad(1) {
             let terms = match self.operation {
                 Binary::Add | Binary::Sub => dy.clone(),
-                _ => combined(tape, NAME, Binary::Mul, Broadcast::Full, &dy, &self.a, dtype)?,
+                _ => combined(tape, NAME, Binary::Mul, full(&dy), &dy, &self.a, dtype)?,
             };
             let mut db = self.summed(tape, &terms)?;
             if quotient {
                 // -Σ dy·a / b²: b is the same for all that is summed.
                 for _ in 0..2 {
-                    db = combined(tape, NAME, Binary::Div, Broadcast::Full, &db, &self.b, dtype)?;
+                    db = combined(tape, NAME, Binary::Div, full(&db), &db, &self.b, dtype)?;
                 }
             }
             ctx.accumulate_grad(1, db)?;
         }
         let da = match self.operation {
             Binary::Add | Binary::Sub => dy,
-            operation => combined(tape, NAME, operation, self.broadcast, &dy, &self.b, dtype)?,
+            operation => combined(tape, NAME, operation, (self.broadcast, self.sizes), &dy, &self.b, dtype)?,
         };
         ctx.accumulate_grad(0, da)
     }
@@ -130,59 +177,53 @@ impl Op for Arithmetic {
 impl Arithmetic {
     /// The terms of a's shape, with their sign, summed to b's shape.
     fn summed(&self, tape: &Tape<'_>, terms: &Tensor) -> Result<Tensor> {
-        let dtype = terms.dtype();
-        let sign = if matches!(self.operation, Binary::Sub | Binary::Div) { -1.0 } else { 1.0 };
-        let (rows, cols) = terms.shape().rows_cols();
-        let mut sums = tape.alloc(*self.b.shape(), DType::F32)?;
-        let scratch_len = match self.broadcast {
-            Broadcast::Row => reduce::column_sums_scratch_len(rows, cols),
-            _ => 0,
+        const NAME: &str = "arithmetic.backward";
+        let [rows, cols] = self.sizes;
+        let mut sums = match self.broadcast {
+            Broadcast::Full => {
+                let mut copy = tape.alloc(*self.b.shape(), DType::F32)?;
+                tape.launch_on(NAME, cost(terms, 1), |device| f32_copy(device, terms, &mut copy))?;
+                copy
+            }
+            Broadcast::Scalar => expand::sums(tape, NAME, terms, Broadcast::Scalar, [1, terms.len(), 1])?,
+            Broadcast::Column => expand::sums(tape, NAME, terms, Broadcast::Column, [rows, cols, 1])?,
+            Broadcast::Row => expand::sums(tape, NAME, terms, Broadcast::Row, [1, rows, cols])?,
         };
-        let mut scratch = tape.alloc([scratch_len], DType::F32)?;
-        tape.launch_on("arithmetic.backward", cost(terms, 1), |device| match device {
-            Device::Cpu(cpu) => {
-                floats!(dtype, X => {
-                    let (terms, sums) = (terms.slice::<X>(), sums.slice_mut::<f32>());
-                    match self.broadcast {
-                        Broadcast::Full => elementwise::cast(cpu, terms, sums),
-                        Broadcast::Scalar => sums[0] = reduce::sum(cpu, terms) as f32,
-                        Broadcast::Column => reduce::row_sums(cpu, cols, terms, sums),
-                        Broadcast::Row => {
-                            sums.fill(0.0);
-                            reduce::column_sums(cpu, rows, cols, terms, sums, scratch.slice_mut());
-                        }
-                    }
-                    sums.iter_mut().for_each(|sum| *sum *= sign);
-                });
-                Ok(())
-            }
-            Device::Cuda(gpu) => {
-                match self.broadcast {
-                    Broadcast::Full if dtype == DType::F32 => gpu.copy(terms, &mut sums)?,
-                    Broadcast::Full => gpu.cast(terms, &mut sums)?,
-                    Broadcast::Scalar => gpu.scaled_sum(terms, 1.0, &mut sums)?,
-                    Broadcast::Column => gpu.row_sums(terms, cols, &mut sums)?,
-                    Broadcast::Row => {
-                        sums.zero()?;
-                        gpu.add_column_sums(terms.address(), dtype, rows, cols, sums.address_mut())?;
-                    }
+        if matches!(self.operation, Binary::Sub | Binary::Div) {
+            tape.launch_on(NAME, cost(&sums, 2), |device| match device {
+                Device::Cpu(_) => {
+                    sums.slice_mut::<f32>().iter_mut().for_each(|sum| *sum = -*sum);
+                    Ok(())
                 }
-                if sign < 0.0 { gpu.scale(&mut sums, sign) } else { Ok(()) }
-            }
-        })?;
-        super::cast(tape, sums, dtype)
+                Device::Cuda(gpu) => gpu.scale(&mut sums, -1.0),
+            })?;
+        }
+        super::cast(tape, sums.reshape(*self.b.shape())?, terms.dtype())
     }
 }
 
-/// a + b
+/// y = x in f32.
+fn f32_copy(device: &Device, x: &Tensor, y: &mut Tensor) -> Result<()> {
+    match device {
+        Device::Cpu(cpu) => {
+            floats!(x.dtype(), X => elementwise::cast(cpu, x.slice::<X>(), y.slice_mut::<f32>()));
+            Ok(())
+        }
+        Device::Cuda(gpu) if x.dtype() == DType::F32 => gpu.copy(x, y),
+        Device::Cuda(gpu) => gpu.cast(x, y),
+    }
+}
+
+/// a + b, with NumPy's broadcasting: shapes are aligned at the last dimension, and a size of 1 or a missing dimension in
+/// front is repeated. A mask [S, S] fits scores [B, A, S, S], and so does [B, 1, 1, S].
 ///
 /// # Errors
-/// The shapes do not fit (see the module) or the types differ.
+/// Two aligned sizes differ and neither is 1, or the types differ.
 pub fn add(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
     apply(tape, a, b, Binary::Add)
 }
 
-/// a - b
+/// a - b, broadcast as in [`add`]
 ///
 /// # Errors
 /// As [`add`].
@@ -190,7 +231,7 @@ pub fn sub(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
     apply(tape, a, b, Binary::Sub)
 }
 
-/// a·b, element by element
+/// a·b, element by element, broadcast as in [`add`]
 ///
 /// # Errors
 /// As [`add`].
@@ -198,7 +239,7 @@ pub fn mul(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
     apply(tape, a, b, Binary::Mul)
 }
 
-/// a / b
+/// a / b, broadcast as in [`add`]
 ///
 /// # Errors
 /// As [`add`].

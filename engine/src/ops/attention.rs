@@ -132,7 +132,10 @@ pub(super) fn check_spec(operation: &str, spec: &Attention) -> Result<()> {
     Err(EngineError::shape(operation, problem))
 }
 
-/// qkv [T, 3H] to ctx [T, H].
+/// qkv [T, 3H] to ctx [T, H]. Every token attends to all keys of its sequence.
+///
+/// Limits: no causal mask. A decoder composes attention of smaller operations: [`matmul`](super::matmul), [`add`](super::add)
+/// of a mask [S, S] with -1e9 above the diagonal, [`softmax`](super::softmax), [`matmul`](super::matmul).
 ///
 /// # Errors
 /// Shapes do not fit the sequences and heads.

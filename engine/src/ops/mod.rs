@@ -9,6 +9,7 @@ mod dropout;
 mod elementwise;
 mod embedding;
 mod encoder_layer;
+mod expand;
 mod linear;
 mod loss;
 mod matmul;
@@ -27,6 +28,7 @@ pub use embedding::{embedding, embedding_sum, gather_rows};
 pub use encoder_layer::{
     EncoderLayer, LayerParams, Recompute, SharedLayerBackward, encoder_layer, repeated_encoder_layer,
 };
+pub use expand::expand;
 pub use kernels::dropout::Dropout;
 pub use linear::linear;
 pub use loss::{CrossEntropyOutput, cross_entropy, projected_cross_entropy};
@@ -77,6 +79,8 @@ fn cast(tape: &Tape<'_>, x: Tensor, dtype: DType) -> Result<Tensor> {
 
 #[cfg(test)]
 mod bf16_tests;
+#[cfg(test)]
+mod broadcast_tests;
 #[cfg(test)]
 mod gpu_model_tests;
 #[cfg(test)]

@@ -243,7 +243,7 @@ fn errors_name_the_operation_and_the_shapes() {
         (matmul(&tape, &float(&[2, 3]), &float(&[3]), none), "matmul: [2, 3] and [3] do not fit"),
         (
             add(&tape, &float(&[2, 3]), &float(&[2])),
-            "add: [2, 3] and [2] do not fit: the second is equal, a row, a column or a number",
+            "add: [2, 3] and [2] do not fit: aligned at the last dimension, sizes are equal or 1",
         ),
         (add(&tape, &float(&[2]), &bf16), "add: all inputs must have one type, [2] is f32, [2] is bf16"),
         (exp(&tape, &ids(&[1])), "exp: f32 or bf16 was expected, [1] is u32"),

@@ -30,7 +30,7 @@ use crate::{
     device::Device,
     dtype::DType,
     error::{EngineError, Result},
-    io::Safetensors,
+    io::{Data, Safetensors, TensorOut, save_safetensors},
     memory::Arena,
     shape::Shape,
     tensor::Tensor,
@@ -44,6 +44,7 @@ use quantized::Quantized;
 use std::{
     collections::HashMap,
     ops::Range,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -193,6 +194,23 @@ impl ParamStore {
             file.read_f32(&info.name, &info.shape, &mut values[info.range.clone()])?;
         }
         Ok(())
+    }
+
+    /// Writes the values to a safetensors file, whole or not at all, as f32 tensors that [`ParamStore::load`] and
+    /// [`ParamBuilder::load`] read.
+    ///
+    /// # Errors
+    /// The file cannot be written, or a GPU has newer values: see [`ParamStore::download`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let tensor = |info: &ParamInfo| TensorOut {
+            name: info.name.clone(),
+            shape: info.shape.to_vec(),
+            data: Data::F32(&self.all_values()[info.range.clone()]),
+        };
+        if self.host_version != self.version {
+            return Err(EngineError::file(path.as_ref(), "the GPU has newer values; download them first"));
+        }
+        save_safetensors(path, &self.infos.iter().map(tensor).collect::<Vec<_>>(), &[])
     }
 
     /// Number of changes of the values.
