@@ -13,16 +13,37 @@
 //! 4. with [`Cleaning::lowercase`]: lower case, by Unicode's full mapping. A capital sigma becomes `ς` or `σ` by its
 //!    neighbors after step 3, as if steps 1 and 2 came last: the result is that of Python's `str.lower`.
 //!
+//! These are the rules of [`Normalization::Released`], which `transformers` cannot reproduce for every script. The rules of
+//! the other forms are exactly those of the normalizer steps in `tokenizer.json` (`file.rs`): control characters are dropped
+//! first; U+200C, the zero-width non-joiner of Persian and Indic words, is kept; stripping drops all marks (Unicode category M)
+//! of the decomposed text and composes the rest; a capital sigma between a letter or mark and none becomes `ς`.
+//!
 //! Dropping all combining characters makes NFKD's reordering unobservable, so each character is decomposed alone, and each
 //! cleaned byte has its source bytes. ASCII takes one table look-up a byte.
 //!
 //! Source: the released ALBERT `tokenization.py`; Unicode Standard Annex 15 for the stable boundaries used by NFKC.
 //! Limits: the source offsets of NFKC text are those of whole composition segments.
 
+use super::TokenizerError;
 use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization;
-use unicode_normalization::char::{canonical_combining_class, decompose_compatible};
-use unicode_normalization::{IsNormalized, is_nfkc_quick};
+use unicode_normalization::char::{canonical_combining_class, decompose_compatible, is_combining_mark};
+use unicode_normalization::{IsNormalized, is_nfc_quick, is_nfkc_quick};
+
+/// Unicode normalization form, and the rules that go with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Normalization {
+    /// The rules of the released English models, close to SentencePiece's `nmt_nfkc`.
+    #[default]
+    Released,
+    /// NFKC: compatibility forms such as half-width letters, `ﬁ` and `²` become `ﬁ`'s letters and `2`.
+    Nfkc,
+    /// NFC: equivalent spellings become one, compatibility forms are kept.
+    Nfc,
+    /// The characters as they are.
+    None,
+}
 
 /// Cleaning settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,13 +51,15 @@ use unicode_normalization::{IsNormalized, is_nfkc_quick};
 pub struct Cleaning {
     /// Lower-case the text. Released English models: on.
     pub lowercase: bool,
-    /// NFKD and drop combining characters (Google's `keep_accents = False`). Released English models: on.
+    /// Decompose the text and drop combining characters (Google's `keep_accents = False`). Released English models: on.
     pub strip_accents: bool,
+    /// Normalization form. Released English models: [`Normalization::Released`].
+    pub normalization: Normalization,
 }
 
 impl Default for Cleaning {
     fn default() -> Self {
-        Self { lowercase: true, strip_accents: true }
+        Self { lowercase: true, strip_accents: true, normalization: Normalization::Released }
     }
 }
 
@@ -49,7 +72,10 @@ pub struct Cleaned {
     pub source: Vec<(usize, usize)>,
 }
 
-/// True if a character becomes a space: Unicode's White_Space, 0x1c to 0x1f (as in Python's `split`) and the characters that
+/// Zero-width non-joiner: part of Persian and Indic words.
+pub(super) const NON_JOINER: char = '\u{200c}';
+
+/// True if a character becomes a space by the released rules: Unicode's White_Space, 0x1c to 0x1f (as in Python's `split`) and the characters that
 /// `nmt_nfkc` maps to a space.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace()
@@ -140,6 +166,37 @@ impl Sink for WithSource {
 }
 
 impl Cleaning {
+    /// Checks the combination.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Setting`]: accents can be stripped from decomposed text only.
+    pub fn check(&self) -> Result<(), TokenizerError> {
+        if self.strip_accents && self.normalization == Normalization::None {
+            return Err(TokenizerError::Setting {
+                name: "cleaning.normalization",
+                value: "none".to_owned(),
+                expected: "expected nfkc or nfc, which decompose letters and accents, or strip_accents = false",
+            });
+        }
+        Ok(())
+    }
+
+    /// All valid combinations.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        use Normalization::{Nfc, Nfkc, None, Released};
+        [Released, Nfkc, Nfc, None].into_iter().flat_map(|normalization| {
+            [(true, true), (true, false), (false, true), (false, false)]
+                .map(|(lowercase, strip_accents)| Self { lowercase, strip_accents, normalization })
+                .into_iter()
+                .filter(move |cleaning| !cleaning.strip_accents || normalization != None)
+        })
+    }
+
+    /// True if a character becomes a space.
+    pub(super) fn is_space(self, c: char) -> bool {
+        is_space(c) && (c != NON_JOINER || self.normalization == Normalization::Released)
+    }
+
     /// Cleans `text`, with source positions.
     pub fn clean(&self, text: &str) -> Cleaned {
         let mut sink = WithSource::default();
@@ -163,8 +220,8 @@ impl Cleaning {
         let mut at = 0;
         while at < bytes.len() {
             let byte = bytes[at];
-            // Composition can include a preceding ASCII letter, so NFKC takes the slow path before non-ASCII bytes.
-            let alone = self.strip_accents || bytes.get(at + 1).is_none_or(u8::is_ascii);
+            // Composition can include a preceding ASCII letter, so it takes the slow path before non-ASCII bytes.
+            let alone = self.strip_accents || self.next_byte(&bytes[at + 1..]).is_none_or(u8::is_ascii);
             if byte < 128 && alone {
                 let class = table[byte as usize];
                 if class > SPACE {
@@ -184,13 +241,31 @@ impl Cleaning {
         }
     }
 
+    /// True if a character is dropped before composition.
+    fn drops_first(self, c: char) -> bool {
+        self.normalization != Normalization::Released && is_dropped(c)
+    }
+
+    /// The next byte that a letter could be composed with.
+    #[inline(always)]
+    fn next_byte(self, rest: &[u8]) -> Option<&u8> {
+        match rest.first() {
+            Some(&byte) if byte < b' ' && self.drops_first(byte.into()) => {
+                rest.iter().find(|&&byte| byte > 127 || !is_dropped(byte.into()))
+            }
+            first => first,
+        }
+    }
+
     /// Slow path, from a character that is not ASCII (possibly a space) to the end of the word; returns its end.
     #[cold]
     fn rest_of_word(&self, text: &str, from: usize, in_word: &mut bool, sink: &mut impl Sink) -> usize {
         let rest = &text[from..];
-        let len = rest.char_indices().skip(1).find(|&(_, c)| is_space(c)).map_or(rest.len(), |(at, _)| at);
+        let len = rest.char_indices().skip(1).find(|&(_, c)| self.is_space(c)).map_or(rest.len(), |(at, _)| at);
         let mut decomposed: Vec<(char, usize, usize)> = Vec::new();
-        if self.strip_accents {
+        if self.normalization != Normalization::Released {
+            self.normalize(&rest[..len], from, &mut decomposed);
+        } else if self.strip_accents {
             for (at, c) in rest[..len].char_indices() {
                 let (start, end) = (from + at, from + at + c.len_utf8());
                 decompose_compatible(c, |d| {
@@ -200,15 +275,17 @@ impl Cleaning {
                 });
             }
         } else {
-            compose(&rest[..len], from, &mut decomposed);
+            self.normalize(&rest[..len], from, &mut decomposed);
         }
-        if self.lowercase {
+        if self.lowercase && self.normalization != Normalization::Released {
+            lower_sigmas_alone(&mut decomposed, &text[..from]);
+        } else if self.lowercase {
             lower_sigmas(&mut decomposed, text, from..from + len, self.strip_accents);
         }
         // Compatibility forms may contain spaces ("´" is a space and an accent).
         let mut characters = decomposed.as_slice();
         while !characters.is_empty() {
-            let cut = characters.iter().position(|&(c, ..)| is_space(c)).unwrap_or(characters.len());
+            let cut = characters.iter().position(|&(c, ..)| self.is_space(c)).unwrap_or(characters.len());
             self.push_part(&characters[..cut], in_word, sink);
             if cut < characters.len() && *in_word {
                 sink.end_word();
@@ -295,15 +372,48 @@ pub(super) fn lower_sigmas(
     }
 }
 
-/// NFKC of one word, by segments: a segment ends before a character that never composes with a preceding one.
-fn compose(word: &str, from: usize, out: &mut Vec<(char, usize, usize)>) {
-    let is_boundary =
-        |c: char| canonical_combining_class(c) == 0 && matches!(is_nfkc_quick(std::iter::once(c)), IsNormalized::Yes);
-    let mut start = 0;
-    while start < word.len() {
-        let segment = &word[start..];
-        let len = segment.char_indices().skip(1).find(|&(_, c)| is_boundary(c)).map_or(segment.len(), |(at, _)| at);
-        out.extend(segment[..len].nfkc().map(|c| (c, from + start, from + start + len)));
-        start += len;
+/// [`lower_sigmas`] with a rule that a regular expression of `tokenizer.json` expresses: `ς` after a letter or mark and not
+/// before one. `before` is the text before the characters, which are a whole word or its rest after ASCII.
+fn lower_sigmas_alone(characters: &mut [(char, usize, usize)], before: &str) {
+    let is_letter = |c: char| c.is_alphabetic() || is_combining_mark(c);
+    let mut after_letter = before.chars().rev().find(|&c| !is_dropped(c)).is_some_and(is_letter);
+    for at in 0..characters.len() {
+        let before_letter = characters.get(at + 1).is_some_and(|&(c, ..)| is_letter(c));
+        let c = &mut characters[at].0;
+        let is_final = *c == 'Σ' && after_letter && !before_letter;
+        after_letter = is_letter(*c);
+        if is_final {
+            *c = 'ς';
+        }
+    }
+}
+
+impl Cleaning {
+    /// Normal form of one word, by segments: a segment ends before a character that never composes with a preceding one.
+    fn normalize(self, word: &str, from: usize, out: &mut Vec<(char, usize, usize)>) {
+        let is_boundary = |c: char| {
+            let quick = match self.normalization {
+                Normalization::None => return true,
+                Normalization::Nfc => is_nfc_quick(std::iter::once(c)),
+                _ => is_nfkc_quick(std::iter::once(c)),
+            };
+            canonical_combining_class(c) == 0 && matches!(quick, IsNormalized::Yes) && !self.drops_first(c)
+        };
+        let mut start = 0;
+        while start < word.len() {
+            let segment = &word[start..];
+            let len = segment.char_indices().skip(1).find(|&(_, c)| is_boundary(c)).map_or(segment.len(), |(at, _)| at);
+            let kept = segment[..len].chars().filter(|&c| !self.drops_first(c));
+            let mut push = |c| out.push((c, from + start, from + start + len));
+            let is_kept = |&c: &char| !is_combining_mark(c);
+            match (self.normalization, self.strip_accents) {
+                (Normalization::None, _) => kept.for_each(push),
+                (Normalization::Nfc, true) => kept.nfd().filter(is_kept).nfc().for_each(push),
+                (Normalization::Nfc, false) => kept.nfc().for_each(push),
+                (_, true) => kept.nfkd().filter(is_kept).nfc().for_each(push),
+                (_, false) => kept.nfkc().for_each(&mut push),
+            }
+            start += len;
+        }
     }
 }

@@ -11,9 +11,9 @@
 //! Cleaning is read back from the normalizer list, kinds from `added_tokens`, `unk_id` and the scores. Files with another
 //! normalizer are third-party files, which Hugging Face's library runs (`hugging_face.rs`).
 //!
-//! Differences that the layout cannot express: Hugging Face's StripAccents drops all marks, ours (as released) those with a
-//! non-zero combining class; its Lowercase has no final sigma; and it encodes special pieces typed in text as special. Here
-//! they are text in all files that this crate writes, including those converted from a `spiece.model`
+//! Differences that the layout cannot express: with [`Normalization::Released`], Hugging Face's StripAccents drops all marks,
+//! ours (as released) those with a non-zero combining class, and its Lowercase has no final sigma. It also encodes special
+//! pieces typed in text as special. Here they are text in all files that this crate writes, including those converted from a `spiece.model`
 //! ([`Tokenizer::encode_with_specials`] encodes them as special).
 
 use std::fmt::Write as _;
@@ -25,25 +25,36 @@ use serde_json::{Map, Value, json};
 
 use super::unigram::TextRules;
 use super::vocabulary::{Piece, PieceKind, SpecialIds};
-use super::{Cleaning, Model, Tokenizer, TokenizerError};
+use super::{Cleaning, Model, Normalization, Tokenizer, TokenizerError};
 
 /// Control characters, as a character class.
 const CONTROLS: &str = "[\u{0}-\u{8}\u{e}-\u{1b}\u{7f}\u{8f}\u{9f}]";
 /// White space and its substitutes, as a character class.
 const SPACES: &str = "[\\s\u{1c}-\u{1f}\u{85}\u{200b}\u{200c}\u{200e}\u{200f}\u{2581}\u{feff}\u{fffd}]+";
 
+/// A capital sigma at the end of a word (`clean.rs`).
+const FINAL_SIGMA: &str = r"(?<=[\p{Alphabetic}\p{M}])Σ(?![\p{Alphabetic}\p{M}])";
+
 fn normalizers(cleaning: Cleaning) -> Vec<Value> {
     let replace = |regex: &str, with: &str| json!({"type": "Replace", "pattern": {"Regex": regex}, "content": with});
+    let released = cleaning.normalization == Normalization::Released;
+    let forms: &[&str] = match (cleaning.normalization, cleaning.strip_accents) {
+        (Normalization::Released, true) => &["NFKD", "StripAccents"],
+        (Normalization::Nfkc, true) => &["NFKD", "StripAccents", "NFC"],
+        (Normalization::Nfc, true) => &["NFD", "StripAccents", "NFC"],
+        (Normalization::Released | Normalization::Nfkc, false) => &["NFKC"],
+        (Normalization::Nfc, false) => &["NFC"],
+        (Normalization::None, _) => &[],
+    };
     let mut list = vec![replace(CONTROLS, "")];
-    if cleaning.strip_accents {
-        list.extend([json!({"type": "NFKD"}), json!({"type": "StripAccents"})]);
-    } else {
-        list.push(json!({"type": "NFKC"}));
+    list.extend(forms.iter().map(|form| json!({ "type": form })));
+    if cleaning.lowercase && !released {
+        list.push(replace(FINAL_SIGMA, "ς"));
     }
     if cleaning.lowercase {
         list.push(json!({"type": "Lowercase"}));
     }
-    list.push(replace(SPACES, " "));
+    list.push(replace(&if released { SPACES.to_owned() } else { SPACES.replace('\u{200c}', "") }, " "));
     list.push(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
     list
 }
@@ -164,7 +175,7 @@ impl Tokenizer {
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "clean_up_tokenization_spaces": false,
         });
-        if let (true, Some(Cleaning { lowercase, strip_accents })) = (self.is_from_spiece(), self.cleaning()) {
+        if let (true, Some(Cleaning { lowercase, strip_accents, .. })) = (self.is_from_spiece(), self.cleaning()) {
             // For this program: the file with the rules, and its preprocessing.
             config["ids_by"] = "spiece.model".into();
             config["do_lower_case"] = lowercase.into();
@@ -239,10 +250,7 @@ pub(super) fn is_written_from_spiece(root: &Value) -> bool {
 
 fn cleaning_of(root: &Value, list: impl Fn(Cleaning) -> Vec<Value>) -> Option<Cleaning> {
     let found = root.pointer("/normalizer/normalizers")?.as_array()?;
-    [(true, true), (true, false), (false, true), (false, false)]
-        .into_iter()
-        .map(|(lowercase, strip_accents)| Cleaning { lowercase, strip_accents })
-        .find(|&cleaning| *found == list(cleaning))
+    Cleaning::all().find(|&cleaning| *found == list(cleaning))
 }
 
 /// Reader of JSON keys whose errors name the key.

@@ -84,11 +84,11 @@ mod tests;
 
 use rayon::prelude::*;
 
-pub use clean::{Cleaned, Cleaning};
+pub use clean::{Cleaned, Cleaning, Normalization};
 pub use encoder::Encoder;
 pub use error::TokenizerError;
 pub use hugging_face::WordPiece;
-pub use train::{Progress, TrainerConfig, WordCounts, train, train_on_words};
+pub use train::{Loss, LossKind, Progress, TrainerConfig, WordCounts, train, train_on_words};
 pub use vocabulary::{Piece, PieceKind, SPECIAL_PIECES, SpecialIds};
 
 use hugging_face::HuggingFace;
@@ -146,8 +146,12 @@ impl Tokenizer {
     /// # Errors
     /// If a piece is empty, repeated, spans words or has no finite score, or if a special piece is missing.
     pub fn from_pieces(pieces: Vec<Piece>, cleaning: Cleaning) -> Result<Self, TokenizerError> {
-        let vocabulary = Vocabulary::of_unigram(pieces)?;
+        cleaning.check()?;
+        let mut vocabulary = Vocabulary::of_unigram(pieces)?;
         vocabulary.check_own()?;
+        if cleaning.normalization != Normalization::Released {
+            vocabulary.find_word_starts();
+        }
         let model = Unigram::new(&vocabulary, TextRules::Own(cleaning), DigitComma::default())?;
         Ok(Self { vocabulary, model: Model::Unigram(Box::new(model)) })
     }
@@ -227,8 +231,9 @@ impl Tokenizer {
         }
     }
 
-    /// True if a piece starts a word, by the released rule for whole-word masking; in vocabularies with `##`, all pieces
-    /// without it. Callers exclude special pieces.
+    /// True if a piece starts a word, by the released rule for whole-word masking, which counts every piece with a letter that
+    /// is not ASCII; by a rule for all scripts if the normalization is not [`Normalization::Released`]; in vocabularies with
+    /// `##`, all pieces without it. Callers exclude special pieces.
     ///
     /// # Panics
     /// If `id` is not below [`Self::vocab_size`].

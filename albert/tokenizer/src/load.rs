@@ -115,7 +115,8 @@ impl Settings {
     }
 
     fn cleaning(&self) -> Cleaning {
-        Cleaning { lowercase: self.lowercase.unwrap_or(true), strip_accents: !self.keep_accents.unwrap_or(false) }
+        let strip_accents = !self.keep_accents.unwrap_or(false);
+        Cleaning { lowercase: self.lowercase.unwrap_or(true), strip_accents, ..Cleaning::default() }
     }
 
     fn wordpiece(&self) -> WordPiece {

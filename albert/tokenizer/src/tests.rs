@@ -218,7 +218,7 @@ fn no_segmentation_is_better_than_the_one_found() {
             }
         }
         let rows: Vec<(&str, f64)> = pieces.iter().map(|(text, score)| (text.as_str(), *score)).collect();
-        let tokenizer = toy_cleaned(&rows, Cleaning { lowercase: false, strip_accents: false });
+        let tokenizer = toy_cleaned(&rows, Cleaning { lowercase: false, strip_accents: false, ..Cleaning::default() });
         let unknown = pieces.iter().map(|(_, score)| *score).fold(0.0, f64::min) - 10.0;
         for _ in 0..10 {
             let word: String = (0..1 + draw.below(8)).map(|_| ['a', 'b', 'é', '日', 'x'][draw.below(5)]).collect();

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use super::lattice::{Arithmetic, Cell, Lattice, Step};
 use super::sentencepiece::{ModelProto, Normalizer};
 use super::vocabulary::{Piece, PieceKind, Vocabulary};
-use super::{Cleaning, DigitComma, Encoding, TokenizerError, WORD_MARK, clean};
+use super::{Cleaning, DigitComma, Encoding, TokenizerError, WORD_MARK};
 
 /// Text to words.
 #[derive(Debug, Clone)]
@@ -225,7 +225,7 @@ impl Unigram {
             TextRules::Own(cleaning) => {
                 let cleaned = cleaning.clean(text);
                 let (mut bytes, mut source) = (cleaned.text.into_bytes(), cleaned.source);
-                if !bytes.is_empty() && (starts_word || text.starts_with(clean::is_space)) {
+                if !bytes.is_empty() && (starts_word || text.starts_with(|c| cleaning.is_space(c))) {
                     bytes.insert(0, b' ');
                     source.insert(0, (0, 0));
                 }

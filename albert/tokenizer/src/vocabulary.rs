@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+use unicode_normalization::char::is_combining_mark;
+use unicode_script::{Script, UnicodeScript};
+
 use super::{TokenizerError, WORD_MARK};
 
 /// Bytes of the longest text in a file: a piece, a prefix, a replacement.
@@ -156,9 +159,18 @@ impl Vocabulary {
         };
         let continues = pieces.iter().any(|piece| piece.text.starts_with("##"));
         let starts_word = |piece: &Piece| {
-            if continues { !piece.text.starts_with("##") } else { is_word_start(&piece.text) }
+            if continues {
+                !piece.text.starts_with("##")
+            } else {
+                is_word_start(&piece.text, |c| c.is_ascii_alphabetic())
+            }
         };
         Ok(Self { word_start: pieces.iter().map(starts_word).collect(), ids, specials, pieces })
+    }
+
+    /// Applies the rule for all scripts.
+    pub(super) fn find_word_starts(&mut self) {
+        self.word_start = self.pieces.iter().map(|piece| is_word_start(&piece.text, continues_word)).collect();
     }
 
     /// Additional checks of our own vocabularies: names of the special pieces, no piece across words.
@@ -186,30 +198,55 @@ impl Vocabulary {
 
 /// The released rule for word starts, used by whole-word masking.
 ///
-/// A piece starts a word if it begins with `▁` or `<`, is one punctuation mark, or contains a character other than ASCII
-/// letters and punctuation. The apostrophe is not in the list: it starts a word, which the letters after it continue.
-fn is_word_start(piece: &str) -> bool {
+/// A piece starts a word if it begins with `▁` or `<`, is one punctuation mark, or contains a character other than `letters`
+/// (ASCII in the released rule) and punctuation. The apostrophe is not in the list: it starts a word, which the letters after it
+/// continue.
+fn is_word_start(piece: &str, letter: impl Fn(char) -> bool) -> bool {
     const MARKS: &str = "!\"#$%&\"()*+,-./:;?@[\\]^_`{|}~";
     let mut characters = piece.chars();
     let alone = matches!((characters.next(), characters.next()), (Some(first), None) if MARKS.contains(first));
-    alone
-        || piece.starts_with([WORD_MARK, '<'])
-        || piece.chars().any(|c| !c.is_ascii_alphabetic() && !MARKS.contains(c))
+    alone || piece.starts_with([WORD_MARK, '<']) || piece.chars().any(|c| !letter(c) && !MARKS.contains(c))
+}
+
+/// True for letters, marks and joiners of scripts that separate words. In the others every piece starts a word: a sentence would
+/// be one word, which a mask hides as a whole.
+fn continues_word(c: char) -> bool {
+    use Script::{Ahom, Khmer, Lao, Myanmar, New_Tai_Lue, Tai_Le, Tai_Tham, Tai_Viet, Thai};
+    let is_part = c.is_alphabetic() || is_combining_mark(c) || matches!(c, '\u{200c}' | '\u{200d}');
+    let unspaced = [Ahom, Khmer, Lao, Myanmar, New_Tai_Lue, Tai_Le, Tai_Tham, Tai_Viet, Thai];
+    is_part && !is_east_asian(c) && !unspaced.contains(&c.script())
+}
+
+/// True for Han and Kana with their marks of script Common.
+pub(super) fn is_east_asian(c: char) -> bool {
+    matches!(c.script(), Script::Han | Script::Hiragana | Script::Katakana | Script::Bopomofo)
+        || matches!(c, '\u{30fc}' | '\u{ff70}' | '\u{ff9e}' | '\u{ff9f}')
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_word_start;
+    use super::{continues_word, is_word_start};
 
     #[test]
     fn word_starts_follow_the_released_rule() {
         let starts = ["▁the", "▁", "<unk>", ",", "€", "7", "a1", "'", "é", "n't"];
         let continues = ["ing", "s", "[MASK]", "s,", "..", "...x"];
         for piece in starts {
-            assert!(is_word_start(piece), "{piece} starts a word");
+            assert!(is_word_start(piece, |c| c.is_ascii_alphabetic()), "{piece} starts a word");
         }
         for piece in continues {
-            assert!(!is_word_start(piece), "{piece} continues a word");
+            assert!(!is_word_start(piece, |c| c.is_ascii_alphabetic()), "{piece} continues a word");
+        }
+    }
+    #[test]
+    fn words_of_every_script_continue() {
+        let starts = ["▁प्र", "7", "が", "ガラス", "ー", "漢字", "ก่", "ကို", "'", "。", "€", "é7"];
+        let continues = ["é", "ющий", "ß", "ि", "्य", "한국", "\u{5b8}", "خ\u{200c}", "s,", "ếu", "\u{301}"];
+        for piece in starts {
+            assert!(is_word_start(piece, continues_word), "{piece} starts a word");
+        }
+        for piece in continues {
+            assert!(!is_word_start(piece, continues_word), "{piece} continues a word");
         }
     }
 }

@@ -110,7 +110,7 @@ impl Normalizer {
 
     /// Preprocessing.
     pub(crate) fn cleaning(&self) -> Cleaning {
-        self.preprocess.unwrap_or(Cleaning { lowercase: false, strip_accents: false })
+        self.preprocess.unwrap_or(Cleaning { lowercase: false, strip_accents: false, ..Cleaning::default() })
     }
 
     /// The same rules without preprocessing.

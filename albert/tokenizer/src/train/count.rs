@@ -9,11 +9,12 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use unicode_script::{Script, UnicodeScript};
 
-use super::TrainerConfig;
+use super::{TrainerConfig, losses};
 use crate::TokenizerError;
+use crate::vocabulary::is_east_asian;
 
 /// Hash table whose order does not reach the result.
-type Counts<K> = FxHashMap<K, u64>;
+pub(super) type Counts<K> = FxHashMap<K, u64>;
 
 /// Distinct strings, sorted by bytes, with their counts.
 pub(super) type Counted = Vec<(Box<[u8]>, u64)>;
@@ -30,17 +31,20 @@ pub(super) struct Corpus {
     pub(super) skipped: u64,
     pub(super) words: u64,
     pub(super) distinct_words: usize,
+    /// Characters without a piece, most frequent first, with their counts.
+    pub(super) uncovered: Vec<(char, u64)>,
 }
 
 impl Corpus {
     pub(super) fn new(text: WordCounts, config: &TrainerConfig) -> Result<Self, TokenizerError> {
-        let WordCounts { counts, lines, skipped } = text;
+        let WordCounts { counts, lines, skipped, .. } = text;
         if counts.is_empty() {
             return Err(TokenizerError::NoText { lines, skipped, limit: config.max_line_bytes });
         }
         let words = sorted(counts);
         let symbols = Symbols(&config.user_defined_symbols);
-        let (characters, character_counts) = required_characters(&words, &symbols, config.character_coverage);
+        let (characters, character_counts, uncovered) =
+            required_characters(&words, &symbols, config.character_coverage);
         let segments = cut_words(&words, &symbols, &characters, config.split_digits);
         Ok(Self {
             segments,
@@ -50,6 +54,7 @@ impl Corpus {
             skipped,
             words: words.iter().map(|(_, count)| count).sum(),
             distinct_words: words.len(),
+            uncovered,
         })
     }
 }
@@ -60,6 +65,8 @@ impl Corpus {
 pub struct WordCounts {
     /// A space and the word's bytes.
     counts: Counts<Box<[u8]>>,
+    /// Sampled words before cleaning (`losses.rs`).
+    pub(super) sample: Counts<Box<[u8]>>,
     lines: u64,
     skipped: u64,
 }
@@ -69,28 +76,32 @@ impl WordCounts {
     pub fn add<L: AsRef<str> + Sync>(&mut self, lines: &[L], config: &TrainerConfig) {
         // Several chunks for each thread.
         const CHUNK: usize = 1 << 12;
-        let count_chunk = |chunk: &[L]| {
+        let before = self.lines;
+        let count_chunk = |(number, chunk): (usize, &[L])| {
             let mut counts: Counts<Box<[u8]>> = Counts::default();
+            let mut sample = Counts::default();
+            let first = before + (number * CHUNK) as u64;
             let mut word = Vec::new();
             let mut skipped = 0;
-            for line in chunk.iter().map(AsRef::as_ref) {
+            for (index, line) in (first..).zip(chunk.iter().map(AsRef::as_ref)) {
                 if line.len() > config.max_line_bytes {
                     skipped += 1;
                     continue;
                 }
+                losses::add(&mut sample, config.cleaning, index, line);
                 config.cleaning.for_each_word(line, &mut word, |word| match counts.get_mut(word) {
                     Some(count) => *count += 1,
                     None => drop(counts.insert(word.into(), 1)),
                 });
             }
-            (counts, skipped)
+            (counts, sample, skipped)
         };
-        let parts: Vec<_> = lines.par_chunks(CHUNK).map(count_chunk).collect();
+        let parts: Vec<_> = lines.par_chunks(CHUNK).enumerate().map(count_chunk).collect();
         self.lines += lines.len() as u64;
-        for (counts, skipped) in parts {
+        for (counts, sample, skipped) in parts {
             self.skipped += skipped;
-            for (word, count) in counts {
-                *self.counts.entry(word).or_default() += count;
+            for (total, part) in [(&mut self.counts, counts), (&mut self.sample, sample)] {
+                part.into_iter().for_each(|(word, count)| *total.entry(word).or_default() += count);
             }
         }
     }
@@ -102,7 +113,7 @@ impl WordCounts {
     /// That of `each`.
     pub fn for_each_message<E>(&self, size: usize, mut each: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut message = [self.lines, self.skipped].map(u64::to_le_bytes).concat();
-        for (word, count) in &self.counts {
+        for (word, count) in self.counts.iter().chain(&self.sample) {
             message.extend(count.to_le_bytes());
             message.extend((word.len() as u64).to_le_bytes());
             message.extend(word);
@@ -134,9 +145,10 @@ impl WordCounts {
             let word = rest.split_off(..len as usize).ok_or_else(damaged)?;
             // Words are text wherever they are used.
             std::str::from_utf8(word).map_err(|_| damaged())?;
-            match self.counts.get_mut(word) {
+            let table = if word.first() == Some(&losses::SAMPLED) { &mut self.sample } else { &mut self.counts };
+            match table.get_mut(word) {
                 Some(total) => *total += count,
-                None => drop(self.counts.insert(word.into(), count)),
+                None => drop(table.insert(word.into(), count)),
             }
         }
         Ok(())
@@ -173,8 +185,12 @@ fn characters_of<'w>(word: &'w [u8], symbols: &'w Symbols<'w>) -> impl Iterator<
     })
 }
 
-/// The most frequent characters that cover the share `coverage` of all, with their counts.
-fn required_characters(words: &[(Box<[u8]>, u64)], symbols: &Symbols, coverage: f64) -> (Vec<char>, Vec<u64>) {
+/// The most frequent characters that cover the share `coverage` of all, with their counts, and the rest.
+fn required_characters(
+    words: &[(Box<[u8]>, u64)],
+    symbols: &Symbols,
+    coverage: f64,
+) -> (Vec<char>, Vec<u64>, Vec<(char, u64)>) {
     let mut counts: Counts<u32> = Counts::default();
     for (word, count) in words {
         for (_, c) in characters_of(word, symbols) {
@@ -193,16 +209,17 @@ fn required_characters(words: &[(Box<[u8]>, u64)], symbols: &Symbols, coverage: 
         covered += count;
         stop
     });
-    ranked.truncate(enough.unwrap_or(ranked.len()));
-    ranked.into_iter().unzip()
+    let uncovered = ranked.split_off(enough.unwrap_or(ranked.len()));
+    let (characters, counts) = ranked.into_iter().unzip();
+    (characters, counts, uncovered)
 }
 
 /// Script for the segmentation: Kana and Han are one, inherited characters have none.
 fn script_of(c: char) -> Option<Script> {
     match c.script() {
         Script::Inherited => None,
-        Script::Hiragana | Script::Katakana => Some(Script::Han),
-        _ if c == '\u{30fc}' => Some(Script::Han),
+        Script::Bopomofo => Some(Script::Bopomofo),
+        _ if is_east_asian(c) => Some(Script::Han),
         script => Some(script),
     }
 }

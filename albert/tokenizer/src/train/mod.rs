@@ -21,6 +21,7 @@
 
 mod count;
 mod lattice;
+mod losses;
 mod prune;
 mod seeds;
 
@@ -37,6 +38,7 @@ use super::vocabulary::{Piece, PieceKind, SPECIAL_PIECES};
 use super::{Cleaning, Tokenizer, TokenizerError, WORD_MARK};
 pub use count::WordCounts;
 use lattice::Lattices;
+pub use losses::{Loss, LossKind};
 
 /// Settings of the trainer. The defaults are those of the released English vocabulary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -110,6 +112,7 @@ impl TrainerConfig {
         if !(1..=1000).contains(&self.sub_iterations) {
             return fail("sub_iterations", self.sub_iterations.to_string(), "expected 1 to 1000");
         }
+        self.cleaning.check()?;
         let symbols = &self.user_defined_symbols;
         for (at, symbol) in symbols.iter().enumerate() {
             let taken = SPECIAL_PIECES.contains(&symbol.as_str()) || symbols[..at].contains(symbol);
@@ -131,7 +134,7 @@ impl TrainerConfig {
 }
 
 /// Progress of the trainer.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
     /// The text is read.
     Counted {
@@ -145,6 +148,15 @@ pub enum Progress {
         distinct: usize,
         /// Required characters.
         characters: usize,
+    },
+    /// Cleaning merges or changes many words of the text.
+    Lost(Loss),
+    /// Rare characters, outside the share [`TrainerConfig::character_coverage`], are unknown.
+    Uncovered {
+        /// The characters, most frequent first, with their counts.
+        characters: Vec<(char, u64)>,
+        /// Share of the text's characters.
+        share: f64,
     },
     /// Seed pieces are found.
     Seeded {
@@ -254,6 +266,7 @@ pub fn train_on_words(
     mut progress: impl FnMut(Progress),
 ) -> Result<Tokenizer, TokenizerError> {
     config.check()?;
+    let losses = losses::find(&words.sample, config.cleaning);
     let corpus = count::Corpus::new(words, config)?;
     progress(Progress::Counted {
         lines: corpus.lines,
@@ -262,6 +275,13 @@ pub fn train_on_words(
         distinct: corpus.distinct_words,
         characters: corpus.characters.len(),
     });
+    losses.into_iter().for_each(|loss| progress(Progress::Lost(loss)));
+    if !corpus.uncovered.is_empty() {
+        let sum = |counts: &mut dyn Iterator<Item = u64>| counts.sum::<u64>() as f64;
+        let uncovered = sum(&mut corpus.uncovered.iter().map(|(_, count)| *count));
+        let share = uncovered / (uncovered + sum(&mut corpus.character_counts.iter().copied()));
+        progress(Progress::Uncovered { characters: corpus.uncovered.clone(), share });
+    }
     let least = config.fixed_pieces() + corpus.characters.len();
     if config.vocab_size < least {
         return Err(TokenizerError::TooFewPieces {
