@@ -6,5 +6,7 @@ table=${CARGO_TARGET_DIR:-target}/environment.md
 mkdir -p "${table%/*}"
 status=0
 cargo test --workspace --test environment -- --ignored --nocapture | tee "$table" || status=$?
-sed -n 's/^[0-9]* situations, \([0-9]*\) green, \([0-9]*\) red, \([0-9]*\) skipped$/\1 passed, \2 failed, \3 skipped/p' "$table"
+counts=$(sed -n 's/^[0-9]* situations, \([0-9]*\) green, \([0-9]*\) red, \([0-9]*\) skipped$/\1 passed, \2 failed, \3 skipped/p' "$table")
+echo "${counts:-error: the test printed no counts}"
+[ -n "$counts" ] || exit 1
 exit $status

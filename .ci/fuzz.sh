@@ -34,6 +34,7 @@ unset RUSTC_BOOTSTRAP RUSTFLAGS
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/albert-fuzz
 known=$(sed -n 's/^ *\(Reader { \)\{0,1\}name: "\([^"]*\)".*/\2/p' tests/src/readers/mod.rs)
+[ -n "$known" ] || { echo "error: no reader was found in tests/src/readers/mod.rs" >&2 && exit 1; }
 if [ $# -eq 0 ]; then
   mapfile -t readers <<<"$known"
 else
@@ -79,6 +80,7 @@ fuzz() {
       break
     fi
   done
+  [ "$executions" -gt 0 ] || [ "$finding" != none ] || finding="nothing was executed"
   echo "| $reader | $used | $executions | $covered | $features | +$((covered - before)) | $inputs | $finding |"
   [ "$finding" = none ]
 }

@@ -77,7 +77,8 @@ same() { cmp "$place/one/model.safetensors" "$place/$1/model.safetensors"; }
 
 ALBERT_THREADS=2 "$program" "${arguments[@]}" -o "$place/one" 2>/dev/null
 over 1,2,3,4 "${arguments[@]}" -o "$place/four" 2>"$place/log" || { cat "$place/log" && exit 1; }
-grep -q "4 ranks on 4 host(s)" "$place/log" && same four
+grep -q "4 ranks on 4 host(s)" "$place/log" || { cat "$place/log" && exit 1; }
+same four
 echo "4 hosts over TCP: the model of one process"
 
 # The ranks end by themselves; mpirun waits for its daemon on the lost host until it is killed.

@@ -13,4 +13,6 @@ cargo metadata --no-deps --format-version 1 |
     rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/"$name-$version" "$CARGO_TARGET_DIR"/*/.fingerprint/"$name"-*
   done
 cargo package --workspace --quiet
-echo "$(find "$CARGO_TARGET_DIR/package" -maxdepth 1 -name '*.crate' | wc -l) packages passed"
+count=$(find "$CARGO_TARGET_DIR/package" -maxdepth 1 -name '*.crate' | wc -l)
+echo "$count packages passed"
+[ "$count" -gt 0 ]

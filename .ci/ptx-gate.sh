@@ -19,6 +19,7 @@ trap 'rm -rf "$work"' EXIT
 cargo build --quiet --workspace --example emit_ptx
 "${CARGO_TARGET_DIR:-target}/debug/examples/emit_ptx" "$work/ptx"
 assemblies=$(awk '{ n += NF - 4 } END { print n + 0 }' "$work/ptx/programs.txt")
+[ "$assemblies" -gt 0 ] || { echo "error: emit_ptx listed no program" >&2 && exit 1; }
 
 # --- tools ---
 tool() {
@@ -78,7 +79,8 @@ if [ -z "$(tool nvvm/bin/cicc)" ]; then
 else
   PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/programs/nvcc/bias_gelu.cu \
     --output-file "$work/nvcc.ptx"
-  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test programs nvcc -- --ignored >"$work/nvcc.log" 2>&1; then
+  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test programs nvcc -- --ignored >"$work/nvcc.log" 2>&1 &&
+    grep -qE '^test result: ok\. [1-9]' "$work/nvcc.log"; then
     passed=$((passed + 1))
   else
     failed=$((failed + 1))

@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
 # Runs every command of the README and of the ptx crate's (lines that begin with "$ " in its console blocks) from the root of the checkout.
-# Training runs are shortened; nothing else is changed.
+# Training runs are shortened; nothing else is changed. Commands in other blocks would be missed, so such blocks fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+pages=(README.md kernels/ptx/README.md)
 ran=0 failed=0 skipped=0 without_download=false
+if grep -nE '^ *(```|~~~) *(sh|bash|shell|zsh|shell-session)\b|^ +```console' "${pages[@]}"; then
+  echo "error: the blocks above are not read; commands belong into blocks that begin with \`\`\`console in the first column" >&2
+  exit 1
+fi
+if awk '/^```console/ { on = 1; next } /^```/ { on = 0 } on && /^\$ .*\\$/' "${pages[@]}" | grep .; then
+  echo "error: the commands above go on in a next line, which is not read; write each in one line" >&2
+  exit 1
+fi
 while IFS= read -r command; do
   case "$command" in
   "cargo test"* | "cargo bench"* | "git clone"* | "cd "*)
@@ -25,7 +34,7 @@ while IFS= read -r command; do
     continue
   fi
   echo "\$ $command"
-  if bash -c "$command" </dev/null >"$log" 2>&1; then
+  if bash -o pipefail -c "$command" </dev/null >"$log" 2>&1; then
     ran=$((ran + 1))
   elif [[ "$command" == *"pip download"* ]]; then
     echo "SKIPPED (download failed: $(tail -n 1 "$log"))"
@@ -35,6 +44,6 @@ while IFS= read -r command; do
     failed=$((failed + 1))
     tail -20 "$log"
   fi
-done < <(awk '/^```console/ { on = 1; next } /^```/ { on = 0 } on && /^\$ / { sub(/^\$ /, ""); print }' README.md kernels/ptx/README.md)
+done < <(awk '/^```console/ { on = 1; next } /^```/ { on = 0 } on && /^\$ / { sub(/^\$ /, ""); print }' "${pages[@]}")
 echo "$ran passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ] && [ "$ran" -gt 0 ]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Verifies with sentryward, a third-party verifier, that the sm_80 programs and the pipelines of the Hopper GEMM (shadow
 # programs: each wgmma replaced by the loads that it makes) are free of races and well synchronized. It covers all schedules
-# of one launch and takes seconds to minutes a program, so it is not part of `.ci/run`.
+# of one launch and takes seconds to minutes a program, so `.ci/full` verifies those of one operation.
 #
 #   .ci/sentryward.sh [WORD ..]        programs whose names contain one of the words; default: all
 #
@@ -48,4 +48,6 @@ passed=$(grep -c '^passed' "$work/verdicts" || true)
 failed=$(grep -c '^FAILED' "$work/verdicts" || true)
 skipped=$(grep -c '^SKIPPED' "$work/verdicts" || true)
 echo "sentryward: $passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+programs=$(find "$work/launches" -name '*.ptx' | wc -l)
+[ "$programs" -gt 0 ] || { echo "error: no program has a name with one of: $*" >&2 && exit 1; }
+[ "$passed" -gt 0 ] && [ $((passed + failed + skipped)) -eq "$programs" ] && [ "$failed" -eq 0 ]

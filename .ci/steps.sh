@@ -1,7 +1,9 @@
-# Runs and times steps, and counts passed and skipped checks; sourced by .ci/run.
+# Runs and times steps, and counts passed and skipped checks; sourced by .ci/run with the names of the steps to run, or none for
+# all.
 #
-#   step NAME COMMAND..    runs the command, prints its log or a summary of its tests, ends the script if it fails
-#   finish                 prints the table of times and the last line
+#   step NAME TEXT COMMAND..    runs the command, prints its log or a summary of its tests, ends the script if it fails or if its
+#                               tests are none
+#   finish                      prints the table of times and the last line
 #
 # A check is a test, a check that a script counts in a line `N passed, M failed, K skipped`, or a step that has neither. Each
 # ignored test counts as skipped, and so does each line that begins with SKIPPED, unless its script counts them itself.
@@ -10,6 +12,7 @@ steps_log=$(mktemp -d)
 trap 'rm -rf "$steps_log"' EXIT
 steps=0
 table=()
+wanted=("$@")
 
 # Sets `used` to the CPU seconds of all finished commands. Not to be called in a subshell: `times` counts the children of the
 # calling shell only.
@@ -20,8 +23,9 @@ count_processor_time() {
 }
 
 step() {
-  local name=$1 log started=$SECONDS before status=0
-  shift
+  local name=$2 log started=$SECONDS before status=0
+  [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $1 "* ]] || return 0
+  shift 2
   steps=$((steps + 1))
   log=$steps_log/$(printf '%02d' "$steps").log
   count_processor_time
@@ -35,6 +39,10 @@ step() {
   fi
   # The output of tests is long: print only the totals and the SKIPPED lines.
   if grep -qa '^test result:' "$log"; then
+    if ! grep -qaE '^test result: .* [1-9][0-9]* passed' "$log"; then
+      printf 'FAILED: %s: no test ran; the tests were renamed or are ignored\n' "$name"
+      exit 1
+    fi
     grep -aE '^test result: .* [1-9][0-9]* passed|^ *(Running|Doc-tests) ' "$log" |
       awk '/Running|Doc-tests/ { name = $0; next } { print name; print }' || true
     grep -aE '^SKIPPED' "$log" | sort | uniq -c || true
@@ -50,6 +58,10 @@ step() {
 
 # Prints the table of times, the counts of passed and skipped checks and the reasons.
 finish() {
+  if [ "$steps" -eq 0 ] || [ "$steps" -lt ${#wanted[@]} ]; then
+    echo "error: unknown step among: ${wanted[*]}; expected words after \`step\` in .ci/run" >&2
+    exit 64
+  fi
   printf '\n'
   printf '%s\n' "${table[@]}"
   printf '\n'

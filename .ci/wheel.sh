@@ -21,8 +21,14 @@ echo "built $(basename "$wheel"), $(stat --format %s "$wheel") bytes, in $((SECO
 try_in() {
   local place=$1 started=$SECONDS
   shift
-  "$@" sh -euc 'cd "$0" && python3 -m venv user && user/bin/pip install --quiet --no-index ./*.whl && user/bin/albert --version
-    user/bin/albert quickstart --minutes 0.5 -o run --quiet && test -s run/model.safetensors && stat --format "%s bytes" user/bin/albert' "$place"
+  # One command a line: `sh -e` does not end at a failure before `&&`.
+  "$@" sh -euc 'cd "$0"
+    python3 -m venv user
+    user/bin/pip install --quiet --no-index ./*.whl
+    user/bin/albert --version
+    user/bin/albert quickstart --minutes 0.5 -o run --quiet
+    test -s run/model.safetensors
+    stat --format "%s bytes" user/bin/albert' "$place"
   echo "installed and ran quickstart in $((SECONDS - started)) s"
 }
 mkdir "$folder/user"
