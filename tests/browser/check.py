@@ -3,8 +3,11 @@
     python -m pip install selenium
     python tests/browser/check.py --pictures FOLDER page.html ..
 
-At 360 and 1,280 pixels, in the light and the dark scheme: nothing is wider than the window (except inside of boxes that scroll), no two
-texts of a picture overlap, no cell of a table is broken into single letters, and no text of a picture is smaller than 8 pixels on the screen at 400 pixels. Needs chromium and
+At 360, 400 and 1,200 pixels, in the light and the dark scheme: nothing is wider than the window (except inside of boxes that scroll),
+no two texts of a picture overlap, no cell of a table is broken into single letters, and no text of a picture is smaller than 8 pixels on
+the screen at 400 pixels. In reports of runs, names and numbers in tables are not broken inside of a word, tables of settings and figures do
+not scroll at 1,200 pixels, a run has one color in all charts, and a baseline is not a chart of its own. The peak and the line of
+the memory in a roofline have labels. Needs chromium and
 chromedriver, such as Debian's packages chromium and chromium-driver.
 """
 
@@ -14,7 +17,7 @@ import pathlib
 import shutil
 import sys
 
-WIDTHS = [360, 400, 1280]
+WIDTHS = [360, 400, 1200]
 SCHEMES = ["light", "dark"]
 
 LOOK = """
@@ -24,6 +27,38 @@ if (wide > window.innerWidth) problems.push(`the page is ${wide} pixels wide in 
 for (const cell of document.querySelectorAll("td, th")) {
   const text = cell.textContent.trim();
   if (text.length > 3 && cell.getBoundingClientRect().width < 24) problems.push(`"${text}" is broken into pieces`);
+}
+const report = document.querySelector(".charts");
+const range = document.createRange();
+for (const cell of document.querySelectorAll("td:first-child, .grid td")) {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    // A word on two lines has two boxes.
+    for (const word of walker.currentNode.data.matchAll(/[^\s-]+/g)) {
+      range.setStart(walker.currentNode, word.index);
+      range.setEnd(walker.currentNode, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) problems.push(`"${word[0]}" is broken`);
+    }
+  }
+}
+if (report && window.innerWidth >= 1200) {
+  for (const box of document.querySelectorAll(".wide")) {
+    const open = box.closest("details") === null && box.querySelector("table");
+    if (open && box.scrollWidth > box.clientWidth) problems.push(`a table of ${box.scrollWidth} pixels scrolls in ${box.clientWidth}`);
+  }
+}
+const colors = {};
+for (const entry of document.querySelectorAll(".legend li")) {
+  const color = entry.querySelector("i").style.color;
+  const known = colors[entry.dataset.run] ??= color;
+  if (known !== color) problems.push(`${entry.dataset.run} is ${known} and ${color}`);
+}
+for (const title of document.querySelectorAll("figcaption")) {
+  if (/unigram_loss/.test(title.firstChild.textContent)) problems.push(`${title.firstChild.textContent} has a chart of its own`);
+}
+for (const picture of report ? [] : document.querySelectorAll("svg")) {
+  const texts = [...picture.querySelectorAll("text")].map(text => text.textContent.trim());
+  for (const name of ["peak", "memory"]) if (!texts.includes(name)) problems.push(`the line ${name} has no label`);
 }
 for (const picture of document.querySelectorAll("svg")) {
   const texts = [...picture.querySelectorAll("text")].map(text => [text.textContent.trim(), text.getBoundingClientRect()]);

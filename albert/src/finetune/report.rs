@@ -5,7 +5,7 @@ use std::path::Path;
 use super::figures::FinetuneFigures;
 use super::{FinetuneRecipe, FinetuneRecord, Measured, Task};
 use crate::metrics::PairCount;
-use crate::report::{BLUE, Curve, ORANGE, Panel, ReportError, Section, write_html, write_panels};
+use crate::report::{BLUE, Curve, ORANGE, Panel, ReportError, Section, meaning, write_html, write_panels};
 use crate::tasks::Problem;
 use crate::train::{Record, TrainRecord, evaluation_points, train_points};
 
@@ -62,9 +62,9 @@ pub fn confusion_section(measured: &Measured, problem: &Problem) -> Option<Secti
 
 /// Curve of F1 over the null-score threshold; `None` if every question has an answer.
 pub fn threshold_panel(measured: &Measured) -> Option<Panel> {
-    let curve = Curve { name: "F1 (tuned here)".into(), color: BLUE, points: measured.thresholds.clone() };
+    let curve = Curve::new("F1 (tuned here)", BLUE, measured.thresholds.clone());
     let title = "F1 over the threshold of the null score".to_owned();
-    (!measured.thresholds.is_empty()).then(|| Panel { title, axis: "threshold", curves: vec![curve] })
+    (!measured.thresholds.is_empty()).then(|| Panel { title, meaning: "", axis: "threshold", curves: vec![curve] })
 }
 
 /// Metrics as (name, value) rows of a table.
@@ -83,18 +83,18 @@ fn panels(records: &[FinetuneRecord]) -> Vec<Panel> {
         Record::Train(_) => None,
     });
     let name = name.unwrap_or_else(|| "dev set".into());
-    let curve = |name: &str, color, points| Curve { name: name.to_owned(), color, points };
-    let panel = |title: &str, curves| Panel { title: title.to_owned(), axis: "step", curves };
+    let panel = |title: &str, curves| Panel { title: title.to_owned(), meaning: meaning(title), axis: "step", curves };
+    let curve = Curve::new;
     vec![
         panel("loss", vec![curve("training", BLUE, train(|r| Some(r.loss))), curve("dev", ORANGE, dev(|m| m.loss))]),
         panel(
             &name,
             vec![
-                curve("accuracy, training", BLUE, train(|r| r.figures.accuracy)),
-                curve(&format!("{name}, dev"), ORANGE, dev(|m| Some(m.main()))),
+                curve("training (accuracy)", BLUE, train(|r| r.figures.accuracy)),
+                curve("dev", ORANGE, dev(|m| Some(m.main()))),
             ],
         ),
-        panel("learning rate", vec![curve("learning rate", BLUE, train(|r| Some(r.learning_rate)))]),
+        panel("learning rate", vec![curve("training", BLUE, train(|r| Some(r.learning_rate)))]),
     ]
 }
 

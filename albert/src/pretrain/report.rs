@@ -6,20 +6,20 @@
 use super::PretrainRecord;
 use super::figures::{HeldOutFigures, PretrainFigures};
 use super::sentence::Sentence;
-use crate::report::{BLUE, Curve, GREEN, GREY, ORANGE, Panel, RED, averaged};
+use crate::report::{BLUE, Curve, GREEN, GREY, Line, ORANGE, Panel, RED, averaged};
 use crate::train::{Record, TrainRecord, evaluation_points, train_points};
 
 pub(super) fn panels(records: &[PretrainRecord]) -> Vec<Panel> {
     let train = |value: fn(&TrainRecord<PretrainFigures>) -> Option<f64>| averaged(train_points(records, value));
     let held_out = |value: fn(&HeldOutFigures) -> Option<f64>| evaluation_points(records, |r| value(&r.figures));
-    let curve = |name: &str, color, points| Curve { name: name.to_owned(), color, points };
+    let curve = Curve::new;
     let sentence = |record: &PretrainRecord| match record {
         Record::Train(record) => record.figures.sentence,
         Record::Evaluation(record) => record.figures.sentence,
     };
     let measured = records.iter().map(sentence).find(|sentence: &Sentence| sentence.accuracy.is_some());
     let meaning = measured.unwrap_or_default().objective.meaning();
-    let panel = |title: &str, curves| Panel { title: title.to_owned(), axis: "step", curves };
+    let panel = |title: &str, curves| Panel { title: title.to_owned(), meaning: "", axis: "step", curves };
     vec![
         panel(
             "MLM loss (nats a masked piece)",
@@ -27,7 +27,7 @@ pub(super) fn panels(records: &[PretrainRecord]) -> Vec<Panel> {
                 curve("training", BLUE, train(|r| Some(r.figures.mlm_loss))),
                 curve("held out", ORANGE, held_out(|f| Some(f.mlm_loss))),
                 curve("held out, shown as [MASK]", RED, held_out(|f| Some(f.hidden_loss))),
-                curve("unigram baseline", GREY, held_out(|f| Some(f.unigram_loss))),
+                Curve { line: Line::Dashed, ..curve("unigram baseline", GREY, held_out(|f| Some(f.unigram_loss))) },
             ],
         ),
         panel(

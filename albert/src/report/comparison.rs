@@ -11,11 +11,12 @@ use std::path::Path;
 use engine::io::limits;
 use serde_json::{Map, Value, json};
 
-use super::curves::{COLORS, averaged};
-use super::{Curve, Panel, ReportError, Section};
+use super::curves::{COLORS, GREY, averaged};
+use super::words::{baseline, meaning};
+use super::{Curve, Line, Panel, ReportError, Section};
 
 /// Names of a record that are no figures.
-const COUNTERS: [&str; 10] = [
+pub(super) const COUNTERS: [&str; 12] = [
     "step",
     "kind",
     "tokens",
@@ -26,10 +27,45 @@ const COUNTERS: [&str; 10] = [
     "sop_count",
     "count",
     "sop_standard_error",
+    "nsp_count",
+    "nsp_standard_error",
 ];
 
-/// (step, value) of each figure.
-type Figures = BTreeMap<String, Vec<(f64, f64)>>;
+/// Place of a record in its run: steps, tokens, seconds.
+type Place = [f64; 3];
+
+/// (place, value) of each figure.
+type Figures = BTreeMap<String, Vec<(Place, f64)>>;
+
+/// x axis of curves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Axis {
+    Step,
+    Tokens,
+    Minutes,
+    Share,
+}
+
+impl Axis {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Tokens => "million tokens",
+            Self::Minutes => "minutes",
+            Self::Share => "% of the run",
+        }
+    }
+
+    /// x of a place in `run`.
+    fn of(self, run: &RunLog, [step, tokens, seconds]: Place) -> f64 {
+        match self {
+            Self::Step => step,
+            Self::Tokens => tokens / 1e6,
+            Self::Minutes => seconds / 60.0,
+            Self::Share => 100.0 * step / (run.steps as f64).max(1.0),
+        }
+    }
+}
 
 /// A run as its files tell it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -126,18 +162,19 @@ impl RunLog {
         self.steps = self.steps.max(step);
         self.seconds = record["seconds"].as_f64().unwrap_or(self.seconds).max(self.seconds);
         self.tokens = record["tokens"].as_f64().or(self.tokens);
+        let place = [step as f64, self.tokens.unwrap_or(0.0), self.seconds];
         let figures = if record["kind"] == "evaluation" { &mut self.evaluation } else { &mut self.train };
         numbers("", record, &mut |name, value| {
             let last = name.rsplit('.').next().unwrap_or(name);
             if !COUNTERS.contains(&last) && value.is_finite() {
-                figures.entry(name.to_owned()).or_default().push((step as f64, value));
+                figures.entry(name.to_owned()).or_default().push((place, value));
             }
         });
     }
 
     /// The last value of each figure: of evaluations, and of training with `train.` before its name.
     pub fn figures(&self) -> Vec<(String, f64)> {
-        let last = |(name, points): (&String, &Vec<(f64, f64)>)| (name.clone(), points[points.len() - 1].1);
+        let last = |(name, points): (&String, &Vec<(Place, f64)>)| (name.clone(), points[points.len() - 1].1);
         let train = self.train.iter().map(|entry| {
             let (name, value) = last(entry);
             (format!("train.{name}"), value)
@@ -163,7 +200,7 @@ impl RunLog {
 /// Sections of a page about `runs`.
 pub fn sections(runs: &[RunLog]) -> Vec<Section> {
     let mut sections = vec![figures_table(runs)];
-    sections.push(Section::Panels(panels(runs)));
+    sections.push(Section::Axes(axes(runs).into_iter().map(|axis| panels(runs, axis)).collect()));
     if runs.len() > 1 {
         sections.push(differences(runs));
     } else if let [run] = runs {
@@ -173,56 +210,116 @@ pub fn sections(runs: &[RunLog]) -> Vec<Section> {
     sections
 }
 
-/// A row for each run: its size, and the last value of each figure of evaluations, or of training where nothing was evaluated.
+/// A row for each figure: the last value of each run in evaluations, or in training where nothing was evaluated, and its meaning.
 fn figures_table(runs: &[RunLog]) -> Section {
-    let names = |of: fn(&RunLog) -> &Figures| {
-        let mut names: Vec<&String> = runs.iter().flat_map(|run| of(run).keys()).collect();
-        names.sort();
-        names.dedup();
-        names
+    let is_evaluated = runs.iter().any(|run| !run.evaluation.is_empty());
+    let of = |run: &'_ RunLog| if is_evaluated { run.evaluation.clone() } else { run.train.clone() };
+    let figures: Vec<Figures> = runs.iter().map(of).collect();
+    let mut names: Vec<&String> = figures.iter().flat_map(BTreeMap::keys).collect();
+    names.sort_by_key(|name| (rank(name), *name));
+    names.dedup();
+    let row = |name: &str, cells: Vec<String>, meaning: &str| {
+        std::iter::once(name.to_owned()).chain(cells).chain([meaning.to_owned()]).collect::<Vec<_>>()
     };
-    let evaluated = names(|run| &run.evaluation);
-    let of = |run: &RunLog| if evaluated.is_empty() { run.train.clone() } else { run.evaluation.clone() };
-    let shown = if evaluated.is_empty() { names(|run| &run.train) } else { evaluated.clone() };
-    let mut columns = vec!["run".to_owned(), "steps".to_owned(), "time".to_owned()];
-    columns.extend(shown.iter().map(|name| (*name).clone()));
-    let rows = runs.iter().map(|run| {
-        let figures = of(run);
-        let mut row = vec![run.name.clone(), run.steps.to_string(), format!("{:.0} s", run.seconds)];
-        let last = |name: &&String| figures.get(*name).and_then(|points| points.last());
-        row.extend(shown.iter().map(|name| last(name).map_or("-".to_owned(), |point| format!("{:.4}", point.1))));
-        row
-    });
-    Section::Grid { title: "Figures".into(), rows: std::iter::once(columns).chain(rows).collect() }
+    let cells = |of: fn(&RunLog) -> String| runs.iter().map(of).collect();
+    let mut rows = vec![
+        row("figure", cells(|run| run.name.clone()), "meaning"),
+        row("steps", cells(|run| run.steps.to_string()), "updates of the parameters"),
+        // The space does not break.
+        row("time", cells(|run| format!("{:.0}\u{a0}s", run.seconds)), "training alone, without evaluations"),
+    ];
+    rows.extend(names.into_iter().map(|name| {
+        let last = |figures: &Figures| figures.get(name).and_then(|points| points.last().copied());
+        let cell = |figures| last(figures).map_or("-".to_owned(), |point| format!("{:.4}", point.1));
+        row(name, figures.iter().map(cell).collect(), meaning(name))
+    }));
+    Section::Grid { title: "Figures".into(), rows }
 }
 
-/// A panel for each figure: of one run training and evaluation, of several the runs.
-fn panels(runs: &[RunLog]) -> Vec<Panel> {
-    let mut names: Vec<&String> = runs.iter().flat_map(|run| run.train.keys().chain(run.evaluation.keys())).collect();
-    // Losses first, then accuracies.
-    let rank = |name: &str| match name.rsplit('.').next().unwrap_or(name) {
+/// Losses first, then accuracies.
+fn rank(name: &str) -> u32 {
+    match name.rsplit('.').next().unwrap_or(name) {
         "loss" => 0,
         name if name.ends_with("loss") => 1,
         name if name.ends_with("accuracy") => 2,
         _ => 3,
-    };
+    }
+}
+
+/// Axes to choose from; the first is shown. Runs of very different length share a chart by their share.
+fn axes(runs: &[RunLog]) -> Vec<Axis> {
+    if runs.len() < 2 {
+        return vec![Axis::Step];
+    }
+    let mut axes = vec![Axis::Step, Axis::Share, Axis::Minutes];
+    let steps = || runs.iter().map(|run| run.steps);
+    if steps().max() > steps().min().map(|least| 2 * least) {
+        axes.swap(0, 1);
+    }
+    if runs.iter().all(|run| run.tokens.is_some()) {
+        axes.push(Axis::Tokens);
+    }
+    axes
+}
+
+/// A panel for each figure, with its baseline as a line. A run has one color: evaluations are solid, training is thin.
+fn panels(runs: &[RunLog], axis: Axis) -> Vec<Panel> {
+    let mut names: Vec<&String> = runs.iter().flat_map(|run| run.train.keys().chain(run.evaluation.keys())).collect();
     names.sort_by_key(|name| (rank(name), *name));
     names.dedup();
-    let mut panels = Vec::new();
-    for name in names {
-        let mut curves = Vec::new();
-        for (part, is_training) in [("training", true), ("evaluation", false)] {
-            for run in runs {
-                let figures = if is_training { &run.train } else { &run.evaluation };
-                let Some(points) = figures.get(name) else { continue };
-                let label = if runs.len() == 1 { part.to_owned() } else { format!("{}, {part}", run.name) };
-                let color = COLORS[curves.len() % COLORS.len()];
-                curves.push(Curve { name: label, color, points: averaged(points.clone()) });
-            }
+    names.retain(|name| baseline(name).is_none_or(|(of, _)| !names_of(runs, of)));
+    names.into_iter().map(|name| panel(runs, name, axis)).collect()
+}
+
+/// True if a run has the figure.
+fn names_of(runs: &[RunLog], name: &str) -> bool {
+    runs.iter().any(|run| run.train.contains_key(name) || run.evaluation.contains_key(name))
+}
+
+fn panel(runs: &[RunLog], name: &str, axis: Axis) -> Panel {
+    let label = |run: &RunLog, part: &str| match runs.len() {
+        1 => part.to_owned(),
+        _ => format!("{}, {part}", run.name),
+    };
+    let mut curves = Vec::new();
+    for (run, color) in runs.iter().zip(COLORS.into_iter().cycle()) {
+        let parts = [("training", Line::Thin, &run.train), ("evaluation", Line::Solid, &run.evaluation)];
+        for (part, line, figures) in parts {
+            let Some(points) = figures.get(name) else { continue };
+            let points = points.iter().map(|(place, value)| (axis.of(run, *place), *value)).collect();
+            curves.push(Curve { line, ..Curve::new(&label(run, part), color, averaged(points)) });
         }
-        panels.push(Panel { title: name.clone(), axis: "step", curves });
     }
-    panels
+    curves.extend(baselines(runs, name, axis, label));
+    Panel { title: name.to_owned(), meaning: meaning(name), axis: axis.name(), curves }
+}
+
+/// Dashed lines of the last baselines of figure `name`, across the chart: one if it is the same for all runs.
+fn baselines(runs: &[RunLog], name: &str, axis: Axis, label: impl Fn(&RunLog, &str) -> String) -> Vec<Curve> {
+    let of = |run: &RunLog| {
+        let (key, points) = run.evaluation.iter().find(|(key, _)| baseline(key).is_some_and(|(of, _)| of == name))?;
+        Some((baseline(key)?.1, points.last()?.1))
+    };
+    let end = |run: &RunLog| axis.of(run, [run.steps as f64, run.tokens.unwrap_or(0.0), run.seconds]);
+    let line = |name: &str, color, y: f64, end: f64| Curve {
+        line: Line::Dashed,
+        ..Curve::new(name, color, vec![(0.0, y), (end, y)])
+    };
+    let found: Vec<_> = runs
+        .iter()
+        .zip(COLORS.into_iter().cycle())
+        .filter_map(|(run, color)| {
+            let (name, y) = of(run)?;
+            Some((run, color, name, y))
+        })
+        .collect();
+    match &found[..] {
+        [] => Vec::new(),
+        [(_, _, name, y), others @ ..] if others.iter().all(|other| other.3 == *y) => {
+            vec![line(name, GREY, *y, runs.iter().map(end).fold(0.0, f64::max))]
+        }
+        all => all.iter().map(|(run, color, name, y)| line(&label(run, name), *color, *y, end(run))).collect(),
+    }
 }
 
 /// The settings that are not the same in all runs.
@@ -246,8 +343,8 @@ mod tests {
     fn run(name: &str, rate: f64) -> RunLog {
         let folder = tempfile::tempdir().unwrap();
         let lines = format!(
-            "{{\"kind\":\"train\",\"step\":10,\"loss\":2.0,\"learning_rate\":{rate},\"tokens\":5,\"seconds\":1.0}}\n\
-             {{\"kind\":\"evaluation\",\"step\":10,\"measured\":{{\"loss\":3.0,\"count\":7,\"figures\":[[\"accuracy\",0.5]]}},\"seconds\":2.0}}\n\
+            "{{\"kind\":\"train\",\"step\":10,\"loss\":2.0,\"mlm_loss\":2.0,\"learning_rate\":{rate},\"tokens\":5,\"seconds\":1.0}}\n\
+             {{\"kind\":\"evaluation\",\"step\":10,\"measured\":{{\"loss\":3.0,\"count\":7,\"figures\":[[\"accuracy\",0.5]]}},\"mlm_loss\":3.0,\"unigram_loss\":7.0,\"seconds\":2.0}}\n\
              {{\"kind\":\"train\",\"st"
         );
         std::fs::write(folder.path().join("metrics.jsonl"), lines).unwrap();
@@ -269,10 +366,32 @@ mod tests {
         let sections = sections(&[run("a", 0.5), run("b", 0.25)]);
         let Section::Grid { rows, .. } = &sections[2] else { panic!("{sections:?}") };
         assert_eq!(rows[1..], [["optimizer.rate", "0.5", "0.25"].map(str::to_owned).to_vec()]);
-        let Section::Panels(panels) = &sections[1] else { panic!("{sections:?}") };
-        let loss = panels.iter().find(|panel| panel.title == "loss").unwrap();
+        let Section::Axes(axes) = &sections[1] else { panic!("{sections:?}") };
+        assert_eq!(axes.len(), 4);
+        let loss = axes[0].iter().find(|panel| panel.title == "mlm_loss").unwrap();
         let names: Vec<&str> = loss.curves.iter().map(|curve| curve.name.as_str()).collect();
-        assert_eq!(names, ["a, training", "b, training", "a, evaluation", "b, evaluation"]);
+        let both = ["training", "evaluation"];
+        let expected = ["a", "b"].map(|run| both.map(|part| format!("{run}, {part}"))).concat();
+        assert_eq!(names, [&expected[..], &["unigram baseline".to_owned()]].concat());
+        // One color for each run, another for what they share, and the baseline as a line across.
+        let colors: Vec<_> = loss.curves.iter().map(|curve| curve.color).collect();
+        assert!(colors[0] == colors[1] && colors[2] == colors[3] && colors[0] != colors[2] && colors[4] == GREY);
+        assert_eq!((loss.curves[4].line, &loss.curves[4].points), (Line::Dashed, &vec![(0.0, 7.0), (10.0, 7.0)]));
+        assert!(axes[0].iter().all(|panel| panel.title != "unigram_loss"), "a baseline has a chart of its own");
+    }
+
+    #[test]
+    fn runs_of_different_length_are_shown_by_their_share() {
+        let (short, mut long) = (run("short", 0.5), run("long", 0.5));
+        let metrics = "{\"kind\":\"train\",\"step\":1651,\"mlm_loss\":2.0,\"tokens\":50,\"seconds\":120.0}";
+        long.add(&serde_json::from_str(metrics).unwrap());
+        let runs = [short, long];
+        assert_eq!(axes(&runs), [Axis::Share, Axis::Step, Axis::Minutes, Axis::Tokens]);
+        let panels = panels(&runs, Axis::Share);
+        let ends = panels.iter().flat_map(|panel| &panel.curves).filter(|curve| curve.name.ends_with("training"));
+        for curve in ends.filter(|curve| curve.points.len() > 1 || curve.name.starts_with("short")) {
+            assert_eq!(curve.points.last().unwrap().0, 100.0, "{}", curve.name);
+        }
     }
 
     #[test]

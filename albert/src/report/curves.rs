@@ -18,6 +18,18 @@ const LEGEND: i32 = 22;
 /// Curves of at most this many points have a mark at each point.
 const MARKED: usize = 20;
 
+/// Drawing of a curve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Line {
+    /// Wide, with marks at few points.
+    #[default]
+    Solid,
+    /// Narrow and pale, for values with noise.
+    Thin,
+    /// Dashed, for baselines.
+    Dashed,
+}
+
 /// A named curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
@@ -25,8 +37,17 @@ pub struct Curve {
     pub name: String,
     /// Red, green, blue.
     pub color: [u8; 3],
+    /// Drawing.
+    pub line: Line,
     /// (x, y), by rising x. Points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// A solid curve.
+    pub fn new(name: &str, color: [u8; 3], points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.to_owned(), color, line: Line::Solid, points }
+    }
 }
 
 /// Curves over a common axis.
@@ -34,6 +55,8 @@ pub struct Curve {
 pub struct Panel {
     /// Heading.
     pub title: String,
+    /// Meaning of the values in words, shown on a page; may be empty.
+    pub meaning: &'static str,
     /// Name of the x axis.
     pub axis: &'static str,
     /// The curves; those without points have no legend.
@@ -147,10 +170,14 @@ fn plot(
         let points: Vec<_> = curve.points.iter().filter(is_finite).copied().collect();
         // A line through one point is invisible, and marks make few points distinguishable.
         let radius = if points.len() == 1 { 4 } else { 2 };
-        if points.len() <= MARKED {
+        if points.len() == 1 || curve.line == Line::Solid && points.len() <= MARKED {
             chart.draw_series(points.iter().map(|&point| Circle::new(point, radius, color.filled())))?;
         }
-        chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
+        match curve.line {
+            Line::Solid => chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?,
+            Line::Thin => chart.draw_series(LineSeries::new(points, color.mix(0.5).stroke_width(1)))?,
+            Line::Dashed => chart.draw_series(DashedLineSeries::new(points, 6, 4, color.stroke_width(1)))?,
+        };
     }
     Ok(())
 }
@@ -198,8 +225,9 @@ mod tests {
         {
             let panel = Panel {
                 title: "a".into(),
+                meaning: "",
                 axis: "step",
-                curves: vec![Curve { name: "b".into(), color: BLUE, points: vec![(0.0, low), (100.0, high)] }],
+                curves: vec![Curve::new("b", BLUE, vec![(0.0, low), (100.0, high)])],
             };
             let text = draw(&[panel]).unwrap();
             let labels: Vec<&str> = text
@@ -216,10 +244,13 @@ mod tests {
 
     #[test]
     fn a_single_point_is_visible_and_names_lie_above_the_data() {
-        let curve =
-            |name: &str, points: &[(f64, f64)]| Curve { name: name.into(), color: RED, points: points.to_vec() };
-        let panel =
-            Panel { title: "t".into(), axis: "step", curves: vec![curve("seen", &[(5.0, 0.5)]), curve("unseen", &[])] };
+        let curve = |name: &str, points: &[(f64, f64)]| Curve::new(name, RED, points.to_vec());
+        let panel = Panel {
+            title: "t".into(),
+            meaning: "",
+            axis: "step",
+            curves: vec![curve("seen", &[(5.0, 0.5)]), curve("unseen", &[])],
+        };
         let text = draw(&[panel]).unwrap();
         assert_eq!(text.matches("<circle").count(), 1, "{text}");
         assert!(text.contains("seen") && !text.contains("unseen"), "{text}");

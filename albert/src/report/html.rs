@@ -6,7 +6,7 @@ use std::path::Path;
 use engine::io::write_atomically;
 
 use super::curves::{Curve, chart};
-use super::{Panel, ReportError};
+use super::{Line, Panel, ReportError};
 
 /// A part of a report.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,8 @@ pub enum Section {
     },
     /// Curves.
     Panels(Vec<Panel>),
+    /// The same curves over several axes, of which the reader chooses one.
+    Axes(Vec<Vec<Panel>>),
     /// Counts of gold (rows) and predicted (columns) classes.
     Confusion {
         /// Names of the classes.
@@ -46,14 +48,19 @@ pub enum Section {
 /// In a dark scheme pictures are inverted and their hues turned back, so that they keep their colors.
 const STYLE: &str = ":root{color-scheme:light dark}\
     body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
-    overflow-wrap:anywhere}.wide{overflow-x:auto}.wide th,.grid td{overflow-wrap:normal}\
+    overflow-wrap:anywhere}.wide{overflow-x:auto}.wide th,.grid td{overflow-wrap:normal}td:first-child{white-space:nowrap}\
+    @media(max-width:600px){td:first-child{white-space:normal;overflow-wrap:normal}}\
     table{border-collapse:collapse}td{padding:.2em 1em .2em 0;border-bottom:1px solid #ddd;vertical-align:top}\
     th{text-align:left;padding:.2em 1em .2em 0;border-bottom:2px solid #999}\
     pre{background:#f6f6f6;padding:1em;overflow:auto}svg{max-width:100%;height:auto}.wide svg{max-width:none}\
     .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:1em}\
-    figure{margin:0}figcaption{font-weight:600}figure svg{width:100%}.legend{list-style:none;margin:0;padding:0}\
-    .legend li{display:inline-block;margin-right:1em}.legend i{display:inline-block;width:1em;height:.25em;\
-    margin-right:.4em;vertical-align:middle}\
+    figure{margin:0}figcaption{font-weight:600}figcaption small{display:block;font-weight:400}\
+    .axes>label{margin-right:1em}.axes>.charts{display:none}.axes>input:checked+label+.charts{display:grid}\
+    .axes{display:flex;flex-wrap:wrap;gap:.3em;align-items:center}.axes>.charts{flex:0 0 100%;order:1}\
+    figure svg{width:100%}.legend{list-style:none;margin:0;padding:0}\
+    .legend li{display:inline-block;margin-right:1em}.legend i{display:inline-block;width:1.5em;margin-right:.4em;\
+    vertical-align:middle;border-top:.2em solid}.legend .thin{border-top-width:1px;opacity:.6}\
+    .legend .dashed{border-top:2px dashed}\
     @media(prefers-color-scheme:dark){body{color:#ddd;background:#15171a}td{border-color:#444}pre{background:#22252a}\
     svg{filter:invert(.91) hue-rotate(180deg)}}";
 
@@ -83,11 +90,12 @@ fn html(title: &str, sections: &[Section]) -> Result<String, String> {
                 out.push_str("</table></div>\n");
             }
             Section::Panels(panels) => {
-                let _ = writeln!(out, "<h2>Curves</h2>\n<div class=\"charts\">");
-                for panel in panels {
-                    out.push_str(&figure(panel)?);
-                }
-                out.push_str("</div>\n");
+                out.push_str("<h2>Curves</h2>\n");
+                charts(panels, &mut out)?;
+            }
+            Section::Axes(axes) => {
+                out.push_str("<h2>Curves</h2>\n");
+                switch(axes, &mut out)?;
             }
             Section::Grid { title, rows } => {
                 let _ = writeln!(out, "<h2>{}</h2>\n{}", escaped(title), grid(rows));
@@ -108,16 +116,53 @@ fn html(title: &str, sections: &[Section]) -> Result<String, String> {
     Ok(out)
 }
 
+fn charts(panels: &[Panel], out: &mut String) -> Result<(), String> {
+    out.push_str("<div class=\"charts\">\n");
+    for panel in panels {
+        out.push_str(&figure(panel)?);
+    }
+    out.push_str("</div>\n");
+    Ok(())
+}
+
+/// Charts over each axis, and buttons that show one of them; without scripts.
+fn switch(axes: &[Vec<Panel>], out: &mut String) -> Result<(), String> {
+    if let [panels] = axes {
+        return charts(panels, out);
+    }
+    out.push_str("<div class=\"axes\"><span>x axis:</span>\n");
+    for (number, panels) in axes.iter().enumerate() {
+        let name = panels.first().map_or("", |panel| panel.axis);
+        let checked = if number == 0 { " checked" } else { "" };
+        let _ = writeln!(
+            out,
+            "<input type=\"radio\" name=\"x\" id=\"x{number}\"{checked}><label for=\"x{number}\">{}</label>",
+            escaped(name)
+        );
+        charts(panels, out)?;
+    }
+    out.push_str("</div>\n");
+    Ok(())
+}
+
 /// A chart with its title, its legend, and its numbers.
 fn figure(panel: &Panel) -> Result<String, String> {
     let curves: Vec<&Curve> = panel.curves.iter().filter(|curve| !curve.points.is_empty()).collect();
-    let mut out =
-        format!("<figure><figcaption>{}</figcaption>{}\n<ul class=\"legend\">", escaped(&panel.title), chart(panel)?);
-    for Curve { name, color: [r, g, b], .. } in &curves {
-        let run = name.split(", ").next().unwrap_or(name);
+    let mut out = format!("<figure><figcaption>{}", escaped(&panel.title));
+    if !panel.meaning.is_empty() {
+        let _ = write!(out, "<small>{}</small>", escaped(panel.meaning));
+    }
+    let _ = write!(out, "</figcaption>{}\n<ul class=\"legend\">", chart(panel)?);
+    for Curve { name, color: [r, g, b], line, .. } in &curves {
+        let run = name.rsplit_once(", ").map_or(name.as_str(), |(run, _)| run);
+        let class = match line {
+            Line::Solid => "solid",
+            Line::Thin => "thin",
+            Line::Dashed => "dashed",
+        };
         let _ = write!(
             out,
-            "<li data-run=\"{}\"><i style=\"background:rgb({r},{g},{b})\"></i>{}</li>",
+            "<li data-run=\"{}\"><i class=\"{class}\" style=\"color:rgb({r},{g},{b})\"></i>{}</li>",
             escaped(run),
             escaped(name)
         );
@@ -128,10 +173,14 @@ fn figure(panel: &Panel) -> Result<String, String> {
         let every = curve.points.len().div_ceil(12).max(1);
         let last = curve.points.len() - 1;
         let points = curve.points.iter().enumerate().filter(|(at, _)| at % every == 0 || *at == last);
-        rows.extend(points.map(|(_, (x, y))| vec![curve.name.clone(), format!("{x:.0}"), format!("{y:.5}")]));
+        rows.extend(points.map(|(_, (x, y))| vec![curve.name.clone(), x_text(*x), format!("{y:.5}")]));
     }
     let _ = writeln!(out, "</ul><details><summary>Numbers</summary>{}</details></figure>", grid(&rows));
     Ok(out)
+}
+
+fn x_text(x: f64) -> String {
+    if x == x.round() { format!("{x}") } else { format!("{x:.2}") }
 }
 
 /// A table whose first row is its head.
@@ -199,17 +248,34 @@ mod tests {
 
     #[test]
     fn holds_every_section_and_nothing_from_elsewhere() {
+        let panel = |axis| {
+            let curve = |line, name| Curve { line, ..Curve::new(name, [1, 2, 3], vec![(0.0, 1.0), (2.5, 2.0)]) };
+            let curves = vec![curve(Line::Thin, "a, b, training"), curve(Line::Dashed, "baseline")];
+            Panel { title: "x".into(), meaning: "words", axis, curves }
+        };
         let sections = [
             Section::Table { title: "Figures".into(), rows: vec![("accuracy".into(), "0.5 <b>".into())] },
             Section::Confusion { labels: vec!["a&b".into(), "c".into()], counts: vec![vec![3, 1], vec![0, 9]] },
-            Section::Panels(vec![Panel { title: "loss".into(), axis: "step", curves: Vec::new() }]),
+            Section::Axes(vec![vec![panel("step")], vec![panel("minutes")]]),
+            Section::Panels(vec![Panel { title: "loss".into(), meaning: "", axis: "step", curves: Vec::new() }]),
             Section::Text { title: "Recipe".into(), text: "x = \"<1>\"".into() },
         ];
         let text = html("A run", &sections).unwrap();
-        for part in ["<h1>A run</h1>", "0.5 &lt;b&gt;", "a&amp;b", ">9</text>", "loss", "x = &quot;&lt;1&gt;&quot;"] {
+        for part in [
+            "<h1>A run</h1>",
+            "0.5 &lt;b&gt;",
+            "a&amp;b",
+            ">9</text>",
+            "loss",
+            "x = &quot;&lt;1&gt;&quot;",
+            "<small>words</small>",
+        ] {
             assert!(text.contains(part), "{part} is missing");
         }
-        assert_eq!(text.matches("<svg").count(), 2);
+        assert_eq!(text.matches("<svg").count(), 4);
+        let switch = "id=\"x0\" checked><label for=\"x0\">step</label>";
+        assert!(text.contains(switch) && text.contains("id=\"x1\"><label for=\"x1\">minutes</label>"), "{text}");
+        assert!(text.contains("data-run=\"a, b\"><i class=\"thin\"") && text.contains("<i class=\"dashed\""), "{text}");
         assert!(text.contains("name=\"viewport\"") && text.contains("prefers-color-scheme:dark"));
         assert!(!text.contains("src=") && !text.contains("href="), "the report reads other files");
     }

@@ -16,15 +16,17 @@ mod curves;
 mod html;
 mod metrics_log;
 mod tensorboard;
+mod words;
 
 pub use comparison::{RunLog, sections};
 #[cfg(test)]
 pub(crate) use curves::draw;
 pub(crate) use curves::{BLUE, GREEN, GREY, ORANGE, RED, averaged};
-pub use curves::{Curve, Panel, write_panels};
+pub use curves::{Curve, Line, Panel, write_panels};
 pub use html::{Section, write_html};
 pub use metrics_log::{Logged, MetricsLog, read_metrics};
 pub use tensorboard::EventFile;
+pub(crate) use words::meaning;
 
 use std::path::{Path, PathBuf};
 

@@ -8,11 +8,12 @@
 //!          / copy bandwidth
 //! ```
 //!
-//! The slope is the bandwidth of a copy larger than the caches; a kernel whose operands stay in cache may lie above it.
+//! The slope is the bandwidth of a copy larger than the caches; a kernel whose operands stay in cache may lie above it. A point
+//! is labeled with its case, or where that has no room with the number of its row in the table.
 
 use crate::report::{Limits, Record};
 use plotters::prelude::*;
-use std::cell::Cell;
+use std::{cell::Cell, ops::Range};
 
 /// So small that its text is legible on a phone.
 const SIZE: (u32, u32) = (480, 400);
@@ -24,6 +25,9 @@ const IN_LINE: usize = 4;
 /// Sizes of text.
 const LARGE: i32 = 14;
 const SMALL: i32 = 12;
+/// Size of labels of lines and points, and the width of a character of them.
+const LABEL: i32 = 10;
+const CHARACTER: i32 = 6;
 /// Colors of the kernels, in order of appearance.
 const COLORS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
@@ -49,6 +53,8 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         record.isa == limits.isa && record.threads == limits.threads && record.about.bytes > 0 && record.gflops > 0.0
     };
     let point = |record: &Record| (record.about.flops as f64 / record.about.bytes as f64, record.gflops);
+    let all = records;
+    let row = |record: &Record| all.iter().position(|other| std::ptr::eq(other, record)).unwrap_or(0);
     let records: Vec<&Record> = records.iter().filter(own).collect();
     let ridge = limits.peak_gflops / limits.copy_gbs;
     let bounds = |of: fn((f64, f64)) -> f64, first: f64| {
@@ -91,18 +97,93 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
     let roof = |gbs: f64| [left, limits.peak_gflops / gbs, right].map(|x| (x, (x * gbs).min(limits.peak_gflops)));
     chart.draw_series(LineSeries::new(roof(limits.copy_gbs), BLACK.stroke_width(2)))?;
     // Roofs for data that are in a cache already.
-    for gbs in [limits.l3_gbs, limits.l2_gbs].into_iter().flatten().filter(|gbs| limits.peak_gflops / gbs > left) {
-        chart.draw_series(LineSeries::new(roof(gbs), BLACK.mix(0.4).stroke_width(1)))?;
+    let caches = [("L2", limits.l2_gbs), ("L3", limits.l3_gbs)].map(|(name, gbs)| gbs.map(|gbs| (name, gbs)));
+    let is_seen = |(_, gbs): &(&str, f64)| limits.peak_gflops / gbs > left;
+    let caches: Vec<_> = caches.into_iter().flatten().filter(is_seen).collect();
+    for (_, gbs) in &caches {
+        chart.draw_series(LineSeries::new(roof(*gbs), BLACK.mix(0.4).stroke_width(1)))?;
     }
-    for (at, (kernel, color)) in kernels.into_iter().zip(COLORS.into_iter().cycle()).enumerate() {
-        let points = records.iter().filter(|record| record.about.kernel == kernel).map(|record| point(record));
-        chart.draw_series(points.map(|point| Circle::new(point, 4, color.filled())))?;
+    let color_of = |kernel: &str| COLORS[kernels.iter().position(|other| *other == kernel).unwrap_or(0) % COLORS.len()];
+    for record in &records {
+        chart.draw_series([Circle::new(point(record), 4, color_of(record.about.kernel).filled())])?;
+    }
+    let mut labels = Labels::new(plot.get_pixel_range());
+    let at = |point| chart.backend_coord(&point);
+    labels.taken.extend(records.iter().map(|record| at(point(record))).map(|(x, y)| [x - 5, y - 5, x + 5, y + 5]));
+    labels.add(at((right, limits.peak_gflops)), &["peak".to_owned()], &|_, width| (-width - 4, -12));
+    for (name, gbs) in caches.into_iter().chain([("memory", limits.copy_gbs)]) {
+        // From the left end on along the line, to the first place that is free.
+        let end = limits.peak_gflops / gbs;
+        let along = |step: usize| left * (end / left).powf(step as f64 / 20.0);
+        let places = (0..20).map(along).map(|x| at((x, (x * gbs).min(limits.peak_gflops))));
+        labels.add_at_first(places, name);
+    }
+    for record in &records {
+        let names = [record.about.case.clone(), format!("{}", 1 + row(record))];
+        labels.add(at(point(record)), &names, &|place, width| match place {
+            0 => (8, -6),
+            1 => (-8 - width, -6),
+            2 => (-width / 2, -18),
+            _ => (-width / 2, 7),
+        });
+    }
+    for (text, place) in labels.texts {
+        root.draw(&Text::new(text, place, ("sans-serif", LABEL)))?;
+    }
+    for (at, kernel) in kernels.iter().enumerate() {
         let (x, y) = (14 + (at % IN_LINE) as i32 * 114, 8 + (at / IN_LINE) as i32 * LINE as i32);
-        names.draw(&Circle::new((x, y), 4, color.filled()))?;
-        names.draw(&Text::new(kernel, (x + 10, y - 6), ("sans-serif", SMALL)))?;
+        names.draw(&Circle::new((x, y), 4, color_of(kernel).filled()))?;
+        names.draw(&Text::new(*kernel, (x + 10, y - 6), ("sans-serif", SMALL)))?;
     }
     root.present()?;
     Ok(())
+}
+
+/// Labels within a plot that cover neither each other nor a point. One that has no room is left out: the table has its row.
+struct Labels {
+    /// Left, top, right and bottom of the plot.
+    plot: [i32; 4],
+    taken: Vec<[i32; 4]>,
+    texts: Vec<(String, (i32, i32))>,
+}
+
+impl Labels {
+    fn new((x, y): (Range<i32>, Range<i32>)) -> Self {
+        // Within the margin and the labels of the axes.
+        Self { plot: [x.start + 56, y.start + 8, x.end - 8, y.end - 46], taken: Vec::new(), texts: Vec::new() }
+    }
+
+    /// Places the first of `names` that fits at one of four offsets from `at`.
+    fn add(&mut self, at: (i32, i32), names: &[String], offset: &dyn Fn(usize, i32) -> (i32, i32)) {
+        let is_placed = |labels: &mut Self, name: &String| {
+            let width = CHARACTER * name.chars().count() as i32;
+            (0..4).any(|place| {
+                let (x, y) = offset(place, width);
+                labels.place(name, (at.0 + x, at.1 + y), width)
+            })
+        };
+        let _ = names.iter().any(|name| is_placed(self, name));
+    }
+
+    /// Places `name` below the first of `places` that is free, on the right, where a rising line leaves it alone.
+    fn add_at_first(&mut self, mut places: impl Iterator<Item = (i32, i32)>, name: &str) {
+        let width = CHARACTER * name.chars().count() as i32;
+        let _ = places.any(|(x, y)| self.place(name, (x + 6, y), width));
+    }
+
+    /// Places `name` with its left top at `(x, y)` if nothing is there.
+    fn place(&mut self, name: &str, (x, y): (i32, i32), width: i32) -> bool {
+        let [left, top, right, bottom] = [x, y, x + width, y + LABEL + 2];
+        let [first, highest, last, lowest] = self.plot;
+        let is_inside = left >= first && top >= highest && right <= last && bottom <= lowest;
+        let is_free = |other: &[i32; 4]| left >= other[2] || right <= other[0] || top >= other[3] || bottom <= other[1];
+        let fits = is_inside && self.taken.iter().all(is_free);
+        if fits {
+            self.taken.push([left, top, right, bottom]);
+            self.texts.push((name.to_owned(), (x, y)));
+        }
+        fits
+    }
 }
 
 /// Labels of a logarithmic axis. The plotter asks twice for a power of ten, as the end of a decade and as the start of the next.

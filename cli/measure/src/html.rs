@@ -11,7 +11,7 @@ const STYLE: &str = ":root{color-scheme:light dark}\
 body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
 overflow-wrap:anywhere}.wide{overflow-x:auto}td,th{white-space:nowrap}\
 table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}code{background:#f2f2f2;padding:2px 4px}\
+td:nth-child(2),th:nth-child(2),td:nth-child(3),th:nth-child(3){text-align:left}code{background:#f2f2f2;padding:2px 4px}\
 svg{width:100%;max-width:720px;height:auto}\
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#15171a}td,th{border-color:#444}code{background:#22252a}\
 svg{filter:invert(.91) hue-rotate(180deg)}}";
@@ -36,10 +36,10 @@ pub fn page(report: &Report) -> Result<String, String> {
         page += &chart::roofline(limits, &report.records)?;
         page.push('\n');
     }
-    page += "<div class=\"wide\"><table><tr><th>kernel</th><th>case</th><th>dtype</th><th>threads</th><th>isa</th><th>time</th><th>±</th>\
+    page += "<div class=\"wide\"><table><tr><th>no.</th><th>kernel</th><th>case</th><th>dtype</th><th>threads</th><th>isa</th><th>time</th><th>±</th>\
              <th>GFLOP/s</th><th>GB/s</th><th>of the limit</th><th>time over ours</th><th>peak RSS</th></tr>\n";
-    for record in &report.records {
-        row(&mut page, record).map_err(|error| error.to_string())?;
+    for (number, record) in (1..).zip(&report.records) {
+        row(&mut page, number, record).map_err(|error| error.to_string())?;
     }
     page += "</table></div>\n";
     for doubt in report.doubts() {
@@ -49,10 +49,16 @@ pub fn page(report: &Report) -> Result<String, String> {
     Ok(page)
 }
 
-fn row(page: &mut String, record: &Record) -> std::fmt::Result {
+fn row(page: &mut String, number: usize, record: &Record) -> std::fmt::Result {
     let about = &record.about;
     let (seconds, mark) = (record.seconds, busy::mark(record.is_busy()));
-    write!(page, "<tr><td>{}</td><td>{}</td><td>{}</td>", about.kernel, escape(&about.case), about.dtype)?;
+    write!(
+        page,
+        "<tr><td>{number}</td><td>{}</td><td>{}</td><td>{}</td>",
+        about.kernel,
+        escape(&about.case),
+        about.dtype
+    )?;
     write!(page, "<td>{}</td><td>{}</td><td>{}{mark}</td>", record.threads, record.isa, time(seconds.median))?;
     write!(page, "<td>{:.1} %</td>", 50.0 * (seconds.q3 - seconds.q1) / seconds.median)?;
     write!(page, "<td>{:.1}{mark}</td><td>{:.1}{mark}</td>", record.gflops, record.gbs)?;
@@ -99,6 +105,11 @@ mod tests {
         assert_eq!((page.matches("<svg").count(), page.matches("<tr><td>").count()), (2, 6), "{page}");
         // One point per case and one per kernel in the legend, on one thread and on two.
         assert_eq!(page.matches("<circle").count(), 6 + 4, "{page}");
+        // Lines and points have labels: the peak, memory, and the first case by its name or number.
+        for label in ["peak", "memory", "nt 8x16x4"] {
+            let texts = page.split("<text").skip(1).filter_map(|part| part.split_once('>')?.1.split_once('<'));
+            assert_eq!(texts.filter(|text| text.0.trim() == label).count(), 2, "{label}: {page}");
+        }
         assert!(page.contains("bench &lt;all&gt;") && page.contains("nt 8x16x4") && !page.contains("NaN"), "{page}");
         assert!(page.contains("name=\"viewport\"") && page.contains("prefers-color-scheme:dark"), "{page}");
         assert!(!page.contains("href") && !page.contains("src="), "{page}");
