@@ -229,7 +229,8 @@ fn the_released_vocabulary_gives_the_known_ids() {
 fn cleaning_lowers_as_python_does() {
     let text = std::fs::read_to_string(golden().join("lower.json")).expect("the golden file");
     let golden: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let clean = |text: &str, strip_accents| Cleaning { lowercase: true, strip_accents, ..Cleaning::default() }.clean(text).text;
+    let clean =
+        |text: &str, strip_accents| Cleaning { lowercase: true, strip_accents, ..Cleaning::default() }.clean(text).text;
     for row in golden["rows"].as_array().expect("rows") {
         let [text, stripped, kept] = [0, 1, 2].map(|at| row[at].as_str().expect("a text"));
         assert_eq!(clean(text, true), stripped, "{text:?}, accents dropped");

@@ -6,7 +6,8 @@
 //! 3. for a single `.`, the word before it is neither an abbreviation (`Mr.`, `e.g.`, `vol.`) nor a single letter other than
 //!    `I` (an initial, `J. Austen`).
 //!
-//! The full-width marks `。`, `！` and `？` always end a sentence. One pass, without allocation except for the word that is
+//! The full-width marks `。`, `！`, `？` and `｡` and the marks `।`, `॥`, `።` and `။` always end a sentence; `؟`, `۔`, `։` and `;`
+//! (U+037E) do so as `!` does. One pass, without allocation except for the word that is
 //! compared with the list. Limits: the abbreviations are English; `etc.` and `Inc.` never end a sentence, because two joined
 //! sentences do less harm than a cut one.
 
@@ -71,11 +72,11 @@ fn is_abbreviation(text: &str) -> bool {
 }
 
 fn is_wide(c: char) -> bool {
-    matches!(c, '。' | '！' | '？')
+    matches!(c, '。' | '！' | '？' | '｡' | '।' | '॥' | '።' | '။')
 }
 
 fn is_end_mark(c: char) -> bool {
-    matches!(c, '.' | '!' | '?' | '…') || is_wide(c)
+    matches!(c, '.' | '!' | '?' | '…' | '؟' | '۔' | '։' | '\u{37e}') || is_wide(c)
 }
 
 fn is_closing(c: char) -> bool {
@@ -111,6 +112,10 @@ mod tests {
             ("Wait... what? Well... Yes.", &["Wait... what?", "Well...", "Yes."]),
             ("(He left.) (She stayed.)", &["(He left.)", "(She stayed.)"]),
             ("天气好。走吧！好", &["天气好。", "走吧！", "好"]),
+            ("यह अच्छा है। चलो!राम॥", &["यह अच्छा है।", "चलो!राम॥"]),
+            ("هل أنت هنا؟ نعم. یہ ہے۔ وہ", &["هل أنت هنا؟", "نعم.", "یہ ہے۔", "وہ"]),
+            ("ሰላም። ደህና။ ｶﾞﾗｽ｡ｶﾗｽ", &["ሰላም።", "ደህና။", "ｶﾞﾗｽ｡", "ｶﾗｽ"]),
+            ("Ո՞վ է։ Նա", &["Ո՞վ է։", "Նա"]),
             ("a.b.c is one word. Yes", &["a.b.c is one word.", "Yes"]),
         ] {
             assert_eq!(split(text), expected, "of {text:?}");

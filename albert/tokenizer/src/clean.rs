@@ -15,7 +15,7 @@
 //!
 //! These are the rules of [`Normalization::Released`], which `transformers` cannot reproduce for every script. The rules of
 //! the other forms are exactly those of the normalizer steps in `tokenizer.json` (`file.rs`): control characters are dropped
-//! first; U+200C, the zero-width non-joiner of Persian and Indic words, is kept; stripping drops all marks (Unicode category M)
+//! first; marks of direction become spaces; U+200C, the zero-width non-joiner of Persian and Indic words, is kept; stripping drops all marks (Unicode category M)
 //! of the decomposed text and composes the rest; a capital sigma between a letter or mark and none becomes `ς`.
 //!
 //! Dropping all combining characters makes NFKD's reordering unobservable, so each character is decomposed alone, and each
@@ -194,7 +194,14 @@ impl Cleaning {
 
     /// True if a character becomes a space.
     pub(super) fn is_space(self, c: char) -> bool {
-        is_space(c) && (c != NON_JOINER || self.normalization == Normalization::Released)
+        match self.normalization {
+            Normalization::Released => is_space(c),
+            // With the released rules U+200E and U+200F are the only marks of direction that do.
+            _ => {
+                c != NON_JOINER && is_space(c)
+                    || matches!(c, '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            }
+        }
     }
 
     /// Cleans `text`, with source positions.

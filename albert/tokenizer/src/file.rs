@@ -32,6 +32,8 @@ const CONTROLS: &str = "[\u{0}-\u{8}\u{e}-\u{1b}\u{7f}\u{8f}\u{9f}]";
 /// White space and its substitutes, as a character class.
 const SPACES: &str = "[\\s\u{1c}-\u{1f}\u{85}\u{200b}\u{200c}\u{200e}\u{200f}\u{2581}\u{feff}\u{fffd}]+";
 
+/// Marks of direction, which become spaces instead of the non-joiner unless the rules are the released ones.
+const DIRECTIONS: &str = "\u{61c}\u{202a}-\u{202e}\u{2066}-\u{2069}";
 /// A capital sigma at the end of a word (`clean.rs`).
 const FINAL_SIGMA: &str = r"(?<=[\p{Alphabetic}\p{M}])Σ(?![\p{Alphabetic}\p{M}])";
 
@@ -54,7 +56,8 @@ fn normalizers(cleaning: Cleaning) -> Vec<Value> {
     if cleaning.lowercase {
         list.push(json!({"type": "Lowercase"}));
     }
-    list.push(replace(&if released { SPACES.to_owned() } else { SPACES.replace('\u{200c}', "") }, " "));
+    let spaces = if released { SPACES.to_owned() } else { SPACES.replace('\u{200c}', DIRECTIONS) };
+    list.push(replace(&spaces, " "));
     list.push(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
     list
 }
@@ -175,9 +178,13 @@ impl Tokenizer {
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "clean_up_tokenization_spaces": false,
         });
-        if let (true, Some(Cleaning { lowercase, strip_accents, .. })) = (self.is_from_spiece(), self.cleaning()) {
-            // For this program: the file with the rules, and its preprocessing.
+        let cleaning = self.cleaning().filter(|&cleaning| self.is_from_spiece() || cleaning != Cleaning::default());
+        if self.is_from_spiece() {
+            // For this program: the file with the rules.
             config["ids_by"] = "spiece.model".into();
+        }
+        if let Some(Cleaning { lowercase, strip_accents, .. }) = cleaning {
+            // The preprocessing of a spiece.model; for readers of this file, that of the tokenizer.json.
             config["do_lower_case"] = lowercase.into();
             config["keep_accents"] = (!strip_accents).into();
         }

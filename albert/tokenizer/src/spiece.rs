@@ -39,17 +39,18 @@ impl Tokenizer {
     /// (scores in f32) with rules for the part of our cleaning that Google's preprocessing lacks.
     ///
     /// # Errors
-    /// [`TokenizerError::Export`] for a third-party tokenizer, and for a tokenizer that keeps accents: it uses NFKC.
+    /// [`TokenizerError::Export`] for a third-party tokenizer, and for a vocabulary of ours with another cleaning than the default.
     pub fn to_spiece(&self) -> Result<Vec<u8>, TokenizerError> {
         match &self.model {
             Model::Unigram(unigram) => match &unigram.text {
                 TextRules::SentencePiece { file, .. } => Ok(file.write()),
-                TextRules::Own(cleaning) if cleaning.strip_accents => {
+                TextRules::Own(cleaning) if *cleaning == Cleaning::default() => {
                     Ok(ModelProto::new(self.vocabulary.pieces.clone(), own_rules()).write())
                 }
                 TextRules::Own(_) => Err(TokenizerError::Export {
                     format: "spiece.model",
-                    reason: "it keeps accents and composes characters (NFKC)",
+                    reason: "its readers lower-case and strip accents before the model, and this tokenizer keeps case or accents, or \
+                             states another normalization; use its tokenizer.json, which transformers follows exactly",
                 }),
             },
             Model::HuggingFace(_) => {

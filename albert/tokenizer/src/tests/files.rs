@@ -67,9 +67,14 @@ fn a_folder_with_its_config_is_loaded() {
     for text in ["", "a(日本 \u{200b}A\u{1}a\"\\ x", "[MASK] É"] {
         assert_eq!(spiece.encode(text).unwrap(), original.encode(text).unwrap(), "{text:?}");
     }
-    assert!(
-        sample_cleaned(Cleaning { lowercase: true, strip_accents: false, ..Cleaning::default() }).to_spiece().is_err()
-    );
+    // Readers of a spiece.model would lower-case and strip first.
+    for cleaning in Cleaning::all().filter(|&cleaning| cleaning != Cleaning::default()) {
+        let tokenizer = sample_cleaned(cleaning);
+        assert!(tokenizer.to_spiece().is_err(), "{cleaning:?}");
+        let config: serde_json::Value = serde_json::from_str(&tokenizer.to_config_json()).expect("valid JSON");
+        assert_eq!(config["do_lower_case"], cleaning.lowercase, "{cleaning:?}");
+        assert_eq!(config["keep_accents"], !cleaning.strip_accents, "{cleaning:?}");
+    }
     assert!(original.expect_vocab_size(9).is_ok());
     let error = original.expect_vocab_size(30_000).expect_err("another size").to_string();
     assert!(error.contains("the tokenizer has 9 pieces and the model 30000"), "{error}");

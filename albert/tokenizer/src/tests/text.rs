@@ -153,7 +153,7 @@ pub(in crate::tests) const LANGUAGES: [&str; 30] = [
     "ಕನ್ನಡ ಆರ್\u{200c}ಬಿಐ മലയാളം ന്\u{200d} ශ්\u{200d}රී",
     "👩\u{200d}👩\u{200d}👧 👍🏽 ❤\u{fe0f} 1\u{fe0f}\u{20e3} 🇩🇪",
     "x² H₂O ½ ﬁne Ångström \u{212b} ① ㎏ ™ ﷺ",
-    "zero\u{200b}width \u{feff}mark a\u{ad}b \u{202a}x\u{202c} tab\tend\u{1}e\u{1}\u{301}e\u{1}é",
+    "zero\u{200b}width \u{feff}mark a\u{ad}b \u{202a}x\u{202c}y\u{61c}z\u{2068} tab\tend\u{1}e\u{1}\u{301}e\u{1}é",
     "´ ¨a \u{301}a  \u{3000}全角　空白",
     "ǅ Ǆ ǆ ŉ ΐ Ω K",
     "𝐀𝒷 ⒶⓑⓒＺ 𝛴Σ ΑⒶΣ",
