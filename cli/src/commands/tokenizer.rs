@@ -9,11 +9,11 @@ use crate::{
 };
 use albert::{
     data::{self, CorpusSettings},
-    tokenizer::{self, Progress, Tokenizer, TrainerConfig},
+    tokenizer::{self, Cleaning, Loss, LossKind, Normalization, Progress, Tokenizer, TrainerConfig},
     train::Worker,
 };
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use engine::io::{check_output, limits::text::STANDARD_INPUT, write_atomically};
 use serde_json::json;
 use std::{
@@ -37,6 +37,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   albert tokenizer train \"texts/*.txt\" --vocab-size 30000 -o tokenizer.json
+  albert tokenizer train german.txt --cased --keep-accents -o tokenizer.json
   zcat dump.jsonl.gz | albert tokenizer train --field text -o tokenizer.json -")]
 pub(crate) struct Train {
     /// Text files, one sentence per line, also .gz and .zst; a quoted pattern such as "texts/*.txt" is its files in order; - is
@@ -57,9 +58,44 @@ pub(crate) struct Train {
     /// Fraction of the text's characters that the alphabet covers
     #[arg(long)]
     character_coverage: Option<f64>,
+    /// Keep upper and lower case apart [default: lower case]
+    #[arg(long)]
+    cased: bool,
+    /// Keep accents, vowel signs and other marks [default: stripped]
+    #[arg(long)]
+    keep_accents: bool,
+    /// Unicode normalization [default: nfkc with --cased or --keep-accents, otherwise the rules of the released English models]
+    #[arg(long, value_enum)]
+    normalization: Option<Form>,
     /// Replace bytes that are not UTF-8 instead of refusing the file
     #[arg(long)]
     lossy: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Form {
+    /// Compatibility forms become usual ones: full-width letters, half-width kana, ligatures, x² to x2
+    Nfkc,
+    /// Composed and decomposed spellings become one
+    Nfc,
+    /// Characters stay as they are; needs --keep-accents
+    None,
+}
+
+impl Train {
+    /// Cleaning by the flags; without a flag, that of the released English models.
+    fn cleaning(&self) -> Result<Cleaning> {
+        let normalization = match self.normalization {
+            None if !self.cased && !self.keep_accents => Normalization::Released,
+            None | Some(Form::Nfkc) => Normalization::Nfkc,
+            Some(Form::Nfc) => Normalization::Nfc,
+            Some(Form::None) if self.keep_accents => Normalization::None,
+            Some(Form::None) => bail!(
+                "--normalization none cannot strip accents, which are parts of letters; add --keep-accents, or use nfkc or nfc"
+            ),
+        };
+        Ok(Cleaning { lowercase: !self.cased, strip_accents: !self.keep_accents, normalization })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -138,10 +174,11 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
 }
 
 fn train(arguments: &Train, Worker { device, communicator }: Worker) -> Result<ExitCode> {
+    let cleaning = arguments.cleaning()?;
     if communicator.is_first() {
         check_output(&arguments.output)?;
     }
-    let mut config = TrainerConfig { vocab_size: arguments.vocab_size, ..TrainerConfig::default() };
+    let mut config = TrainerConfig { vocab_size: arguments.vocab_size, cleaning, ..TrainerConfig::default() };
     if let Some(coverage) = arguments.character_coverage {
         config.character_coverage = coverage;
     }
@@ -172,11 +209,45 @@ pub(crate) fn report(progress: Progress) {
                 tell!("{skipped} lines were too long and were skipped");
             }
         }
+        Progress::Lost(loss) => tell!("warning: {}", describe(&loss)),
+        Progress::Uncovered { characters, share } => {
+            let shown: Vec<String> =
+                characters.iter().take(5).map(|(c, count)| format!("{} ({count})", c.escape_debug())).collect();
+            tell!(
+                "{} rare characters have no piece and become <unk>, {:.3} % of the text: {}; --character-coverage 1 keeps them",
+                characters.len(),
+                100.0 * share,
+                shown.join(", ")
+            );
+        }
         Progress::Seeded { pieces } => tell!("{pieces} seed pieces"),
         Progress::Iterated { round, pieces, log_likelihood_per_word } => {
             tell!("round {round}: {pieces} pieces, {log_likelihood_per_word:.4} nats per word");
         }
         Progress::Pruned { .. } => {}
+    }
+}
+
+/// A warning that names the share of words, an example and the flag that keeps them.
+fn describe(Loss { kind, changed, merged, example: [first, second] }: &Loss) -> String {
+    let (changed, merged) = (100.0 * changed, 100.0 * merged);
+    match kind {
+        LossKind::Accents if merged > 0.0 => format!(
+            "stripping accents and marks changes {changed:.1} % of the words and makes {merged:.2} % equal to other words, such \
+             as {first} and {second}; --keep-accents keeps them apart"
+        ),
+        LossKind::Accents => format!(
+            "stripping accents and marks changes {changed:.1} % of the words, such as {first} to {second}; --keep-accents keeps \
+             them"
+        ),
+        LossKind::Joiners => format!(
+            "zero-width non-joiners (U+200C) become spaces and cut {changed:.1} % of the words, such as {first} to {second}; \
+             --keep-accents or --normalization nfkc keeps them"
+        ),
+        LossKind::DotlessI => format!(
+            "lower case turns I into i, but {changed:.1} % of the words contain ı, such as {first}, whose capitals become \
+             {second}; --cased keeps them apart"
+        ),
     }
 }
 

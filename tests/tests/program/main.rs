@@ -11,6 +11,7 @@ mod finetune;
 mod forward;
 mod kernels_command;
 mod kills;
+mod languages;
 #[cfg(unix)]
 mod nccl;
 mod profile;

@@ -1,0 +1,102 @@
+//! Vocabularies of languages other than English: warnings, and normalization from training to a filled mask.
+
+use albert_tests::{
+    program::{albert, finish, finish_with_input},
+    run_folder::World,
+};
+use std::fmt::Write as _;
+
+/// Documents of short sentences in several scripts; words differ in accents, case, vowel signs and joiners.
+fn corpus() -> String {
+    const SENTENCES: [&str; 12] = [
+        "ガラスの窓にカラスがとまった。",
+        "かぎを開けて、かきを食べた。",
+        "Der Weg ist weg, und wurde würde Würde.",
+        "Die Mutter und die Mütter fordern und fördern.",
+        "Năm nay trường học ở phía nam.",
+        "क्या की के को किया, कया नहीं।",
+        "می\u{200c}خواهم کتاب\u{200c}ها را بخوانم.",
+        "شَدَّةٌ مُدَرِّسٌ مدرس في المدرسة.",
+        "Все ещё ёлка, всё ещё его.",
+        "Ο ΔΡΟΜΟΣ ήταν η οδός, ή όχι.",
+        "한국어 문장은 값이 있다.",
+        "שָׁלוֹם שלום לכם.",
+    ];
+    let mut text = String::new();
+    for document in 0..120usize {
+        for sentence in 0..6 {
+            writeln!(text, "{} {}", SENTENCES[(document * 5 + sentence * 7) % 12], document % 10).unwrap();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn what_a_language_needs_is_kept_from_training_to_a_filled_mask() {
+    let world = World::of_text(&corpus());
+    let [text, plain, kept, data] =
+        ["text.txt", "plain.json", "tokenizer.json", "data"].map(|name| world.text_path(name));
+    let train = |output: &str, flags: &[&str]| {
+        let fixed = ["tokenizer", "train", &text, "--vocab-size", "260", "-o", output];
+        finish(&mut albert(&[&fixed[..], flags].concat())).succeeds().stderr
+    };
+    let told = train(&plain, &[]);
+    for part in ["warning: stripping accents and marks changes", "--keep-accents keeps them", "U+200C"] {
+        assert!(told.contains(part), "`{part}` is not said:\n{told}");
+    }
+    let told = train(&kept, &["--cased", "--keep-accents"]);
+    assert!(!told.contains("warning"), "{told}");
+
+    // Hugging Face's library gives the ids of the program, for text in other normal forms, too.
+    let theirs = tokenizers::Tokenizer::from_file(&kept).unwrap();
+    let mut lines: Vec<String> = corpus().lines().take(200).map(str::to_owned).collect();
+    lines.extend(
+        ["ｶﾞﾗｽ カ\u{3099}ラス ＷＥＧ", "wu\u{308}rde Na\u{306}m", "د\u{64e}\u{651} 한", "ΟΔΟΣ ΔΡΌΜΟΣ"]
+            .map(str::to_owned),
+    );
+    let input = lines.join("\n") + "\n";
+    let encode = |tokenizer: &str| {
+        let arguments = ["tokenizer", "encode", "--tokenizer", tokenizer, "-"];
+        finish_with_input(&mut albert(&arguments), input.as_bytes()).succeeds().stdout
+    };
+    let expected: String = lines.iter().fold(String::new(), |mut all, line| {
+        let ids = theirs.encode(line.as_str(), false).unwrap().get_ids().iter().map(u32::to_string).collect::<Vec<_>>();
+        writeln!(all, "{}", ids.join(" ")).unwrap();
+        all
+    });
+    assert_eq!(encode(&kept), expected);
+    let ids = |tokenizer: &str, text: &str| {
+        let arguments = ["tokenizer", "encode", "--tokenizer", tokenizer, "-"];
+        finish_with_input(&mut albert(&arguments), format!("{text}\n").as_bytes()).succeeds().stdout
+    };
+    for (one, other) in [("ガラス", "カラス"), ("Weg", "weg"), ("würde", "wurde"), ("क्या", "कया"), ("ещё", "еще")]
+    {
+        assert_eq!(ids(&plain, one), ids(&plain, other), "{one} and {other}, without the flags");
+        assert_ne!(ids(&kept, one), ids(&kept, other), "{one} and {other}, with the flags");
+    }
+
+    finish(&mut albert(&["data", "build", &text, "--tokenizer", &kept, "-o", &data])).succeeds();
+    finish(&mut albert(&world.pretrain("run", &["schedule.steps=3", "evaluation.interval=0"]))).succeeds();
+    // The folder of the run has the same tokenizer, and its converted copy as well.
+    let [run, copy] = ["run", "copy"].map(|name| world.text_path(name));
+    finish(&mut albert(&["convert", "--from", &run, "--to", &copy])).succeeds();
+    assert_eq!((encode(&run), encode(&copy)), (expected.clone(), expected));
+    let config = std::fs::read_to_string(world.path("run/tokenizer_config.json")).unwrap();
+    assert!(config.contains("\"do_lower_case\": false") && config.contains("\"keep_accents\": true"), "{config}");
+    let filled = finish(&mut albert(&["fill-mask", "--model", &run, "ガラスの [MASK] に Weg"])).succeeds().stdout;
+    assert!(!filled.trim().is_empty());
+    // A spiece.model would be lower-cased by its readers.
+    finish(&mut albert(&["tokenizer", "convert", "--tokenizer", &kept, "-o", &world.text_path("spiece.model")]))
+        .fails_with(&["cannot write this tokenizer as spiece.model", "use its tokenizer.json"]);
+}
+
+#[test]
+fn english_is_not_warned_about_and_impossible_normalizations_are_refused() {
+    let world = World::of_text(&albert_tests::run_folder::corpus(40));
+    let [text, output] = ["text.txt", "tokenizer.json"].map(|name| world.text_path(name));
+    let fixed = ["tokenizer", "train", &text, "--vocab-size", "150", "-o", &output];
+    let told = finish(&mut albert(&fixed)).succeeds().stderr;
+    assert!(!told.contains("warning"), "{told}");
+    finish(&mut albert(&[&fixed[..], &["--normalization", "none"]].concat())).fails_with(&["add --keep-accents"]);
+}
