@@ -63,6 +63,11 @@ pub(crate) fn message(line: fmt::Arguments<'_>) {
     }
 }
 
+/// The program as it was called, for commands that a user may copy.
+pub(crate) fn program() -> String {
+    std::env::args_os().next().map_or_else(|| "albert".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
 /// Prints the error that ends the command, but for a closed pipe.
 pub(crate) fn print_error(error: &anyhow::Error) {
     if is_closed_pipe(error) {

@@ -10,6 +10,9 @@ use std::{
 /// Minimum time between two lines without a terminal, which keeps logs short.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Minimum time without a step between two messages about a part of it.
+const BAR_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Progress of a command on standard error.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -19,12 +22,22 @@ pub(crate) struct Progress {
     first_step: u64,
     started: Instant,
     last_line: Option<Instant>,
+    /// Last step, or message about a part of one.
+    last_part: Instant,
 }
 
 impl Progress {
     /// Progress of a run that has not begun: only notes are shown.
     pub(crate) fn idle() -> Self {
-        Self { unit: "step", bar: None, total: 0, first_step: 0, started: Instant::now(), last_line: None }
+        Self {
+            unit: "step",
+            bar: None,
+            total: 0,
+            first_step: 0,
+            started: Instant::now(),
+            last_line: None,
+            last_part: Instant::now(),
+        }
     }
 
     /// Progress from `first_step` (0 unless resumed) to `total`, counted in `unit`s.
@@ -38,11 +51,12 @@ impl Progress {
             bar.reset_eta();
             bar
         });
-        Self { unit, bar, total, first_step, started: Instant::now(), last_line: None }
+        Self { unit, bar, total, first_step, started: Instant::now(), last_line: None, last_part: Instant::now() }
     }
 
     /// Shows that `step` of the total are done, with `line` about the last or the next one.
     pub(crate) fn step(&mut self, step: u64, line: &str) {
+        self.last_part = Instant::now();
         if let Some(bar) = &self.bar {
             bar.set_position(step);
             bar.set_message(line.to_owned());
@@ -52,6 +66,27 @@ impl Progress {
             let seconds = self.started.elapsed().as_secs_f64() * self.total.saturating_sub(step) as f64 / done as f64;
             let left = if step > self.first_step { format!(", {} left", duration(seconds)) } else { String::new() };
             tell!("{} {step}/{}{left}: {line}", self.unit, self.total);
+        }
+    }
+
+    /// Shows that `done` of `all` parts of a step are done, for steps that take long.
+    pub(crate) fn within(&mut self, done: usize, all: usize) {
+        let interval = if self.bar.is_some() { BAR_INTERVAL } else { LINE_INTERVAL };
+        if done == 0 || done == all || self.last_part.elapsed() < interval {
+            return;
+        }
+        self.last_part = Instant::now();
+        let line = format!("{done} of {all} micro-batches of the next step");
+        match &self.bar {
+            Some(bar) => bar.set_message(line),
+            None => tell!("{line}"),
+        }
+    }
+
+    /// Shows what is done between two steps, on a terminal.
+    pub(crate) fn now(&self, line: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(line.to_owned());
         }
     }
 

@@ -56,7 +56,7 @@ pub enum EngineError {
         step: u64,
     },
     /// The system has no memory left.
-    #[error("cannot allocate {bytes} bytes; lower batch.max_tokens or set compute.checkpointing=layer")]
+    #[error("cannot allocate {bytes} bytes")]
     Memory {
         /// The size of the request.
         bytes: usize,

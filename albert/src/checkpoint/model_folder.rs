@@ -389,6 +389,22 @@ fn tensorflow_index(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
     }
 }
 
+/// Advice for the folder of a run that was killed before it saved a model.
+fn unsaved_run(folder: &Path) -> Option<String> {
+    if !folder.join("config.toml").is_file() || !folder.join("metrics.jsonl").is_file() {
+        return None;
+    }
+    let command = if folder.join("task.json").is_file() {
+        "the command that started it, with --resume,".to_owned()
+    } else {
+        format!("albert pretrain --resume -o '{}'", folder.display())
+    };
+    Some(format!(
+        "no {CONFIG}: this run was killed before it saved a model; {command} continues it, and saves one with the next \
+         checkpoint or when it is stopped (Ctrl-C)"
+    ))
+}
+
 fn read_config(folder: &Path) -> Result<(PathBuf, ConfigReading), CheckpointError> {
     let hf = folder.join(CONFIG);
     let google = GOOGLE_CONFIGS.iter().map(|name| folder.join(name)).find(|path| path.is_file());
@@ -396,6 +412,9 @@ fn read_config(folder: &Path) -> Result<(PathBuf, ConfigReading), CheckpointErro
         _ if hf.is_file() => (hf, false),
         Some(google) => (google, true),
         None => {
+            if let Some(problem) = unsaved_run(folder) {
+                return Err(no_model(folder, problem));
+            }
             let problem = format!(
                 "no {CONFIG}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}, one of Google's {} and a checkpoint",
                 GOOGLE_CONFIGS[0]

@@ -481,14 +481,14 @@ fn settings_out_of_range_and_unknown_keys_are_refused() {
     let shards = shards(&text(13, SIZE as u32, 20, 9, 25), &vocabulary(SIZE));
     type Change = fn(&mut DataSettings);
     let changes: [(Change, &str); 8] = [
-        (|s| s.instances.max_sequence_length = 7, "max_sequence_length = 7"),
-        (|s| s.instances.max_sequence_length = 40_000, "max_sequence_length = 40000"),
-        (|s| s.instances.short_sequence_probability = -0.5, "short_sequence_probability = -0.5"),
-        (|s| s.batch.max_tokens = 95, "max_tokens = 95"),
-        (|s| s.batch.max_sequences = 0, "max_sequences = 0"),
-        (|s| s.masking.probability = f64::NAN, "probability = NaN"),
-        (|s| s.masking.keep_probability = 0.3, "mask_probability + keep_probability"),
-        (|s| s.masking.ngram = 0, "ngram = 0"),
+        (|s| s.instances.max_sequence_length = 7, "data.instances.max_sequence_length = 7"),
+        (|s| s.instances.max_sequence_length = 40_000, "data.instances.max_sequence_length = 40000"),
+        (|s| s.instances.short_sequence_probability = -0.5, "data.instances.short_sequence_probability = -0.5"),
+        (|s| s.batch.max_tokens = 95, "data.batch.max_tokens = 95"),
+        (|s| s.batch.max_sequences = 0, "data.batch.max_sequences = 0"),
+        (|s| s.masking.probability = f64::NAN, "data.masking.probability = NaN"),
+        (|s| s.masking.keep_probability = 0.3, "data.masking.mask_probability + keep_probability"),
+        (|s| s.masking.ngram = 0, "data.masking.ngram = 0"),
     ];
     for (change, expected) in changes {
         let mut settings = settings(96, Objective::Sop);

@@ -266,15 +266,15 @@ impl DataSettings {
         let longest = self.instances.max_sequence_length;
         check(
             (longest..=1 << 30).contains(&max_tokens),
-            "max_tokens",
+            "data.batch.max_tokens",
             max_tokens,
-            format!("{longest} (max_sequence_length) to 2^30"),
+            format!("{longest} (data.instances.max_sequence_length) to 2^30"),
         )?;
-        check((1..=1 << 24).contains(&max_sequences), "max_sequences", max_sequences, "1 to 2^24")?;
+        check((1..=1 << 24).contains(&max_sequences), "data.batch.max_sequences", max_sequences, "1 to 2^24")?;
         // All batches of a step are drawn before the first is run.
-        check(sequences_per_step <= 1 << 20, "sequences_per_step", sequences_per_step, "0 to 2^20")?;
+        check(sequences_per_step <= 1 << 20, "data.batch.sequences_per_step", sequences_per_step, "0 to 2^20")?;
         let is_cut = lanes == 1 || (lanes > 0 && sequences_per_step > 0 && sequences_per_step.is_multiple_of(lanes));
-        check(is_cut, "lanes", lanes, "a divisor of `sequences_per_step`")
+        check(is_cut, "data.batch.lanes", lanes, "a divisor of data.batch.sequences_per_step")
     }
 }
 
@@ -309,8 +309,8 @@ impl InstanceSettings {
     /// [`DataError::Setting`] naming the first one out of range.
     pub fn validate(&self) -> Result<(), DataError> {
         let longest = self.max_sequence_length;
-        check((8..=32_768).contains(&longest), "max_sequence_length", longest, "8 to 32768")?;
-        check_probability("short_sequence_probability", self.short_sequence_probability)
+        check((8..=32_768).contains(&longest), "data.instances.max_sequence_length", longest, "8 to 32768")?;
+        check_probability("data.instances.short_sequence_probability", self.short_sequence_probability)
     }
 
     /// Tokens of text, without `[CLS]` and `[SEP]`.
@@ -330,17 +330,17 @@ impl MaskingSettings {
     /// # Errors
     /// [`DataError::Setting`] naming the first one out of range.
     pub fn validate(&self) -> Result<(), DataError> {
-        check_probability("probability", self.probability)?;
-        check_probability("mask_probability", self.mask_probability)?;
-        check_probability("keep_probability", self.keep_probability)?;
+        check_probability("data.masking.probability", self.probability)?;
+        check_probability("data.masking.mask_probability", self.mask_probability)?;
+        check_probability("data.masking.keep_probability", self.keep_probability)?;
         check(
             self.mask_probability + self.keep_probability <= 1.0 + 1e-9,
-            "mask_probability + keep_probability",
+            "data.masking.mask_probability + keep_probability",
             self.mask_probability + self.keep_probability,
             "at most 1",
         )?;
-        check((1..=64).contains(&self.ngram), "ngram", self.ngram, "1 to 64 words")?;
-        check(self.max_predictions >= 1, "max_predictions", self.max_predictions, "at least 1")
+        check((1..=64).contains(&self.ngram), "data.masking.ngram", self.ngram, "1 to 64 words")?;
+        check(self.max_predictions >= 1, "data.masking.max_predictions", self.max_predictions, "at least 1")
     }
 
     /// Predicted pieces of a sequence of `tokens` tokens (specials counted):

@@ -190,7 +190,7 @@ impl Trainer<Finetuning> {
                 },
                 warnings: Vec::new(),
                 inputs: json!({ "examples": format!("{:016x}", fingerprint_of(&train.list)) }),
-                is_evaluated: dev.is_some(),
+                evaluated: sources.dev.map_or(0, Examples::len),
             },
             features: train.list,
             dev,

@@ -41,7 +41,7 @@ const TINY: &str = r#"
 model.preset = "tiny"
 data.batch = { max_tokens = 4096, max_sequences = 32, sequences_per_step = 32, lanes = 16 }
 optimizer = { kind = "adamw", learning_rate = 0.002, bias_correction = true }
-schedule = { kind = "smooth", steps = 2000, warmup_steps = 100 }
+schedule = { kind = "smooth", steps = 2000, warmup_share = 0.05 }
 data.evaluation = { max_sequences = 512 }
 evaluation = { interval = 200 }
 run = { checkpoint_interval = 200 }
@@ -53,7 +53,7 @@ data.instances = { max_sequence_length = 256 }
 data.masking = { max_predictions = 39 }
 data.batch = { max_tokens = 8192, max_sequences = 64, sequences_per_step = 64, lanes = 16 }
 optimizer = { kind = "adamw", learning_rate = 0.001, bias_correction = true }
-schedule = { kind = "smooth", steps = 20000, warmup_steps = 500 }
+schedule = { kind = "smooth", steps = 20000, warmup_share = 0.025 }
 data.evaluation = { max_sequences = 2000 }
 evaluation = { interval = 1000 }
 run = { checkpoint_interval = 500 }
@@ -64,7 +64,7 @@ model.preset = "small"
 data.masking = { max_predictions = 77 }
 data.batch = { max_tokens = 8192, max_sequences = 64, sequences_per_step = 256, lanes = 16 }
 optimizer = { kind = "lamb", learning_rate = 0.002 }
-schedule = { kind = "smooth", steps = 50000, warmup_steps = 1500 }
+schedule = { kind = "smooth", steps = 50000, warmup_share = 0.03 }
 data.evaluation = { max_sequences = 4000 }
 evaluation = { interval = 1000 }
 run = { checkpoint_interval = 500 }
@@ -76,7 +76,7 @@ const BASE_32K: &str = r#"
 model.preset = "base"
 data.batch = { sequences_per_step = 32768, lanes = 256 }
 optimizer = { kind = "lamb", learning_rate = 0.005 }
-schedule = { steps = 15625, warmup_steps = 3125 }
+schedule = { steps = 15625, warmup_share = 0.2 }
 evaluation = { interval = 1000 }
 run = { checkpoint_interval = 500 }
 "#;

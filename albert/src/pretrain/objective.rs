@@ -232,12 +232,13 @@ impl Pretraining {
             "tokenizer": format!("{:016x}", vocabulary.fingerprint()),
             "data": format!("{:016x}", hash64(index.as_bytes())),
         });
+        let evaluated = details.evaluation_sequences;
         Ok(Self {
             table: sampler.memory(),
             batches: Prefetch::new(sampler, PREFETCH)?,
             vocabulary: Arc::clone(vocabulary),
             tokenizer: tokenizer.clone(),
-            about: About { details, warnings: recipe.warnings().to_vec(), inputs, is_evaluated: held_out.is_some() },
+            about: About { details, warnings: recipe.warnings().to_vec(), inputs, evaluated },
             recipe,
             lanes,
             shards,

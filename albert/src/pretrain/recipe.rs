@@ -14,9 +14,10 @@
 //! ```
 //!
 //! Keys that are left out have the released values (Lan et al. 2020, section 4.1 and the released scripts), except that a step
-//! is one batch. Unknown keys are rejected. Every key can be overridden by `section.key=value`. Two defaults depend on others:
+//! is one batch. Unknown keys are rejected. Every key can be overridden by `section.key=value`. Some defaults depend on others:
 //! `intermediate_size` is 4 · `hidden_size` where only the latter is given, and `max_sequence_length` is the number of positions,
-//! at most 512.
+//! at most 512. `schedule.warmup_steps` is `schedule.warmup_share` · `schedule.steps` unless it is given; `config.toml` records
+//! the steps.
 
 use std::path::PathBuf;
 
@@ -162,12 +163,18 @@ impl PretrainRecipe {
                 return Err(PretrainError::Recipe("`recipe` must be the name of a recipe, such as \"tiny\"".into()));
             };
             let mut base = parse(text_of(&name)?)?;
-            lay_over(&mut base, table, &[]);
+            lay_over(&mut base, table, &[["warmup_steps", "warmup_share"]]);
             table = base;
             recipe_name = Some(name);
         }
         for text in overrides {
             set(&mut table, text)?;
+            // The alternative that is given last replaces the other.
+            match text.split_once('=').map(|(key, _)| key.trim()) {
+                Some("schedule.warmup_steps") => remove(&mut table, &WARMUP_SHARE),
+                Some("schedule.warmup_share") => remove(&mut table, &WARMUP_STEPS),
+                _ => {}
+            }
         }
         let max_tokens = ["data", "batch", "max_tokens"];
         let fits_memory = lookup(&table, &max_tokens) == Some(&Value::String("auto".into()));
@@ -181,6 +188,7 @@ impl PretrainRecipe {
         };
         let is_vocab_size_given = model.contains_key("vocab_size");
         let (preset, given) = (model.get("preset").cloned(), table.clone());
+        let share = given_share(&mut table)?;
         let model = model_over_preset(&mut model)?;
         let sequence = ["data", "instances", "max_sequence_length"];
         let positions = model.max_position_embeddings;
@@ -198,6 +206,9 @@ impl PretrainRecipe {
         let mut full = defaults();
         lay_over(&mut full, table, &[]);
         let mut recipe: Self = recipe_of(full)?;
+        if let Some(share) = share {
+            recipe.schedule.warmup_steps = (share * recipe.schedule.steps as f64).round() as u64;
+        }
         recipe.is_vocab_size_given = is_vocab_size_given;
         recipe.base = recipe_name;
         recipe.fits_memory = fits_memory;
@@ -273,7 +284,9 @@ impl PretrainRecipe {
     /// model's `preset`: a preset sets the shape of the model only.
     fn unlike_recipe_of(&self, preset: &str, given: &Table) -> Result<Option<String>, PretrainError> {
         let Some(recipe) = RECIPES.iter().find(|recipe| recipe.name == preset) else { return Ok(None) };
-        let named = parse(recipe.text)?;
+        let mut named = parse(recipe.text)?;
+        // Its steps are compared; the steps of warm-up follow from them.
+        remove(&mut named, &WARMUP_SHARE);
         let resolved = Table::try_from(self).expect("a recipe is a table");
         let mut unlike = Vec::new();
         for (path, value) in leaves(&named) {
@@ -370,6 +383,28 @@ impl PretrainRecipe {
             return wrong("`loss.mlm_weight` and `loss.sentence_weight` leave nothing to train on".into());
         }
         Ok(())
+    }
+}
+
+const WARMUP_STEPS: [&str; 2] = ["schedule", "warmup_steps"];
+const WARMUP_SHARE: [&str; 2] = ["schedule", "warmup_share"];
+/// Warm-up as a share of the steps where neither key is given: 3,125 of 125,000 steps, as released.
+const RELEASED_WARMUP: f64 = 0.025;
+
+/// Removes `schedule.warmup_share` from a recipe and returns it; `None` if `schedule.warmup_steps` is given instead.
+fn given_share(table: &mut Table) -> Result<Option<f64>, PretrainError> {
+    let has_steps = lookup(table, &WARMUP_STEPS).is_some();
+    let Some(given) = lookup(table, &WARMUP_SHARE).cloned() else {
+        return Ok((!has_steps).then_some(RELEASED_WARMUP));
+    };
+    remove(table, &WARMUP_SHARE);
+    if has_steps {
+        return Err(PretrainError::Recipe("give either `schedule.warmup_steps` or `schedule.warmup_share`".into()));
+    }
+    let share = given.as_float().or_else(|| given.as_integer().map(|whole| whole as f64));
+    match share {
+        Some(share) if (0.0..=1.0).contains(&share) => Ok(Some(share)),
+        _ => Err(PretrainError::Recipe(format!("`schedule.warmup_share` is {given}, expected 0 to 1"))),
     }
 }
 

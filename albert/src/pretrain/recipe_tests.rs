@@ -193,3 +193,61 @@ fn an_automatic_batch_is_fitted_once_or_refused() {
     resumed.keep_batch_of(&fitted);
     assert!(!resumed.fits_memory() && resumed.data.batch == fitted.data.batch);
 }
+
+#[test]
+fn warm_up_is_a_share_of_the_steps_unless_its_steps_are_given() {
+    let warmup = |text: &str, overrides: &[&str]| {
+        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        PretrainRecipe::from_toml(text, &overrides).unwrap().schedule.warmup_steps
+    };
+    let mini = "recipe = \"mini\"";
+    for (text, overrides, expected) in [
+        ("", &[][..], 3125),
+        ("", &["schedule.steps=150"], 4),
+        (mini, &[], 500),
+        (mini, &["schedule.steps=150"], 4),
+        (mini, &["schedule.steps=150", "schedule.warmup_steps=20"], 20),
+        (mini, &["schedule.warmup_steps=20", "schedule.warmup_share=0.5", "schedule.steps=150"], 75),
+        (mini, &["schedule.warmup_share=1"], 20_000),
+        ("recipe = \"mini\"\n[schedule]\nwarmup_steps = 7", &[], 7),
+        ("[schedule]\nsteps = 10\nwarmup_share = 0", &[], 0),
+    ] {
+        assert_eq!(warmup(text, overrides), expected, "{text:?} {overrides:?}");
+    }
+    for (name, expected) in [("tiny", 100), ("mini", 500), ("small", 1500), ("base", 3125), ("base-32k", 3125)] {
+        let recipe = PretrainRecipe::named(name, &[]).unwrap();
+        assert_eq!(recipe.schedule.warmup_steps, expected, "{name}");
+        assert!(!recipe.to_toml().contains("warmup_share"), "config.toml records steps");
+    }
+    assert!(message("[schedule]\nwarmup_steps = 7\nwarmup_share = 0.1", &[]).contains("give either"));
+    assert!(message("", &["schedule.warmup_share=1.5"]).contains("`schedule.warmup_share` is 1.5, expected 0 to 1"));
+    assert!(message("", &["schedule.warmup_share=few"]).contains("expected 0 to 1"));
+}
+
+#[test]
+fn a_path_of_any_characters_is_read_back_as_it_was() {
+    for path in [
+        "cafe\u{301}/",
+        "a\u{a0}b",
+        "it's \"quoted\"",
+        "back\\slash\\u{41}",
+        "two\nlines",
+        "\u{1f600}",
+        "a=b",
+        " x ",
+        "'",
+        "",
+    ] {
+        let setting = crate::train::setting("input.data", path).unwrap();
+        let recipe = PretrainRecipe::from_toml("", &[setting]).unwrap();
+        assert_eq!(recipe.input.data.to_str(), Some(path));
+        assert_eq!(PretrainRecipe::from_toml(&recipe.to_toml(), &[]).unwrap().input.data.to_str(), Some(path));
+    }
+    // Text without quotes is taken as it is, and a typing error in quotes is not part of a path.
+    assert_eq!(
+        PretrainRecipe::from_toml("", &["input.data=cafe\u{301}".into()]).unwrap().input.data.to_str(),
+        Some("cafe\u{301}")
+    );
+    assert!(message("", &["input.data=\"caf\\u{301}\""]).contains("the value is not TOML"));
+    assert!(message("", &["input.fresh=[\"a\""]).contains("the value is not TOML"));
+}

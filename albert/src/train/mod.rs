@@ -25,7 +25,7 @@ mod trainer;
 pub use memory::MemoryPlan;
 pub use objective::{About, BatchShape, Evaluated, MicroBatchSums, Objective, Pass, Position, RunObjective, Worker};
 pub use observer::{NoopObserver, Observer, Started};
-pub use overrides::{SettingError, with_settings};
+pub use overrides::{SettingError, setting, with_settings};
 pub use progress::Progress;
 pub use records::{EvaluationRecord, Figures, Record, StepFigures, StepReport, TrainRecord};
 pub use run::{Outcome, StartMode};

@@ -158,8 +158,8 @@ pub struct About<D> {
     pub warnings: Vec<String>,
     /// Fingerprints of the data and other inputs that determine the results.
     pub inputs: Value,
-    /// True if there is data to evaluate on.
-    pub is_evaluated: bool,
+    /// Sequences or examples to evaluate on; 0: nothing is evaluated.
+    pub evaluated: usize,
 }
 
 /// Position of a run.
@@ -210,7 +210,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
         let _ = (state, report);
     }
 
-    /// Evaluates the model, all ranks together; `None` if [`About::is_evaluated`] is false.
+    /// Evaluates the model, all ranks together; `None` if [`About::evaluated`] is 0.
     ///
     /// # Errors
     /// The engine failed, or the data cannot be evaluated.

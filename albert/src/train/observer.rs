@@ -17,6 +17,8 @@ pub struct Started<'a, D> {
     pub step: u64,
     /// Steps of the whole run.
     pub steps: u64,
+    /// Sequences or examples of an evaluation; 0 without one.
+    pub evaluated: usize,
     /// Planned peak memory of the run.
     pub memory: MemoryPlan,
     /// Damaged checkpoints that were skipped, each with the reason.
@@ -37,6 +39,12 @@ pub trait Observer<O: RunObjective> {
     fn started(&mut self, started: &Started<'_, O::Details>) {
         let _ = started;
     }
+    /// Called before the first micro-batch of a step and after each: the number of those that are done, and of all of this rank. False abandons
+    /// the step and ends the run without saving, in a process that trains alone.
+    fn micro_batch(&mut self, done: usize, all: usize) -> bool {
+        let _ = (done, all);
+        true
+    }
     /// Called after each step.
     fn stepped(&mut self, report: &StepReport<O::Figures>) {
         let _ = report;
@@ -47,6 +55,8 @@ pub trait Observer<O: RunObjective> {
         let _ = report;
         None
     }
+    /// Called before each evaluation.
+    fn evaluating(&mut self) {}
     /// Called after each evaluation; if `is_best`, the model is the best so far and already saved as the run's model.
     fn evaluated(&mut self, record: &EvaluationRecord<O::Evaluation>, is_best: bool) {
         let _ = (record, is_best);

@@ -50,9 +50,25 @@ pub(crate) fn set(table: &mut Table, text: &str) -> Result<(), SettingError> {
         return Err(SettingError(format!("`{text}`: the key is empty; write section.key=value")));
     }
     let value = value.trim();
-    // Text that is no TOML value is a string without quotes.
-    let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
-    insert(table, &keys, parsed.unwrap_or_else(|| Value::String(value.to_owned())))
+    let value = match format!("v = {value}").parse::<Table>() {
+        Ok(mut parsed) if parsed.len() == 1 => parsed.remove("v").expect("the only key is v"),
+        // A typing error in a list or in quotes must not become part of the text.
+        Err(error) if value.starts_with(['"', '\'', '[', '{']) => {
+            return Err(SettingError(format!("`{text}`: the value is not TOML: {}", error.message())));
+        }
+        // Text that is not a TOML value is a string without quotes.
+        _ => Value::String(value.to_owned()),
+    };
+    insert(table, &keys, value)
+}
+
+/// The override `key=value`, quoted as TOML.
+///
+/// # Errors
+/// The value is not TOML: a path that is not UTF-8, for instance.
+pub fn setting(key: &str, value: impl Serialize) -> Result<String, SettingError> {
+    let value = Value::try_from(value).map_err(|error| SettingError(format!("`{key}`: {error}")))?;
+    Ok(format!("{key}={value}"))
 }
 
 /// `settings` with `section.key=value` over it.

@@ -5,7 +5,7 @@
 //!   config.toml                     every setting, resolved
 //!   metrics.jsonl  events.out.tfevents.*  curves.svg
 //!   config.json  model.safetensors  tokenizer.json  tokenizer_config.json
-//!                                   the best model so far (the last, if nothing is evaluated)
+//!                                   the best model so far (the last saved, while nothing is evaluated)
 //!   last/                           pre-training: the model at the end, in the same layout
 //!   task.json  report.html  predictions.jsonl  summary.json
 //!                                   fine-tuning: the task; figures and curves; the best model's predictions for the dev
@@ -92,6 +92,7 @@ pub(crate) fn run<O: RunObjective>(
         if run.communicator.any("the wish to stop", stop.load(Ordering::Relaxed))? {
             let keeps_state = O::KEEPS_STATE || run.trainer.settings.run.checkpoint_interval != Some(0);
             let saved = keeps_state.then(|| run.save(observer)).transpose()?;
+            run.save_first_model()?;
             run.report()?;
             break Outcome::Stopped { summary: run.summary(), saved };
         }
@@ -145,7 +146,10 @@ impl<O: RunObjective> Run<O> {
                 Ok(metrics.exists() || has_model || !checkpoints.steps()?.is_empty())
             };
             if mode == StartMode::New && is_used()? {
-                let problem = format!("{} already holds a run; resume it, or choose another folder", folder.display());
+                let problem = format!(
+                    "{0} already holds a run; resume it (--resume), remove it (rm -r '{0}'), or choose another folder",
+                    folder.display()
+                );
                 return Err(SettingError(problem).into());
             }
         }
@@ -215,6 +219,7 @@ impl<O: RunObjective> Run<O> {
             parameters: self.trainer.params().len(),
             step: self.trainer.step(),
             steps: self.position().steps,
+            evaluated: about.evaluated,
             memory: self.trainer.memory(),
             damaged: state.map_or(&[], |state| &state.damaged),
             warnings: if state.is_none() { &about.warnings } else { &[] },
@@ -258,8 +263,11 @@ impl<O: RunObjective> Run<O> {
 
     /// Runs one step, then logging, evaluation and checkpoint if due. Returns an outcome if the run diverged.
     fn step(&mut self, observer: &mut dyn Observer<O>) -> Result<Option<Outcome<O::Summary>>, O::Error> {
-        let report = match self.trainer.train_step() {
-            Ok(report) => report,
+        let is_alone = self.communicator.size() == 1;
+        let report = match self.trainer.train_step_while(&mut |done, all| observer.micro_batch(done, all) || !is_alone)
+        {
+            Ok(Some(report)) => report,
+            Ok(None) => return Ok(Some(Outcome::Stopped { summary: self.summary(), saved: None })),
             Err(error @ EngineError::NotFinite { .. }) => return Ok(Some(self.diverged(error.to_string()))),
             Err(error) => return Err(error.into()),
         };
@@ -325,6 +333,9 @@ impl<O: RunObjective> Run<O> {
             let hash = self.trainer.hash()?;
             expect_same_hash::<O::Error>(&self.communicator, &format!("parameters at step {}", position.step), hash)?;
         }
+        if self.trainer.objective.about().evaluated > 0 {
+            observer.evaluating();
+        }
         let Trainer { objective, loaded, settings, .. } = &mut self.trainer;
         let evaluated = objective.evaluate(loaded, settings, &self.communicator, &mut self.progress, position)?;
         let Some(Evaluated { figures, is_best, files }) = evaluated else { return Ok(()) };
@@ -353,6 +364,11 @@ impl<O: RunObjective> Run<O> {
         Ok(self.trainer.objective.save_model(&self.trainer.loaded, folder)?)
     }
 
+    /// Saves the current model while no evaluation has chosen one, so that a run that is stopped or killed leaves a model.
+    fn save_first_model(&mut self) -> Result<(), O::Error> {
+        if self.progress.evaluated == 0 { self.save_model(&self.folder.clone()) } else { Ok(()) }
+    }
+
     /// Writes a checkpoint of the current state, unless there is one of this step.
     fn save(&mut self, observer: &mut dyn Observer<O>) -> Result<PathBuf, O::Error> {
         let step = self.trainer.step();
@@ -378,12 +394,13 @@ impl<O: RunObjective> Run<O> {
             progress: serde_json::to_value(&self.progress).expect("counters have string keys"),
         };
         let path = self.trainer.save(&self.checkpoints, &header, &moments)?;
+        self.save_first_model()?;
         observer.saved(step, &path);
         Ok(path)
     }
 
     fn finish(&mut self, observer: &mut dyn Observer<O>) -> Result<O::Summary, O::Error> {
-        if !self.trainer.objective.about().is_evaluated {
+        if self.trainer.objective.about().evaluated == 0 {
             self.save_model(&self.folder.clone())?;
         } else if self.progress.evaluated != self.trainer.step() {
             // The number of steps was changed to those done, or an older version saved before it evaluated.

@@ -165,7 +165,7 @@ impl ScheduleSettings {
         if steps == 0 || steps > 1 << 40 || warmup_steps > steps {
             return Err(SettingError(format!(
                 "`schedule.steps` is {steps} and `schedule.warmup_steps` {warmup_steps}, expected at least one step and \
-                 no more steps of warm-up than that"
+                 no more steps of warm-up than that; `schedule.warmup_share` makes the warm-up a share of the steps"
             )));
         }
         let mut before = 0;

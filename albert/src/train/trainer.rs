@@ -120,9 +120,23 @@ impl<O: Objective> Trainer<O> {
     /// Takes one optimizer step.
     ///
     /// # Errors
+    /// As [`Self::train_step_while`].
+    #[cfg(test)]
+    pub(crate) fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
+        Ok(self.train_step_while(&mut |_, _| true)?.expect("nothing abandons the step"))
+    }
+
+    /// Takes one optimizer step. `goes_on` is called before the first micro-batch and after each, with the number of those that
+    /// are done and of all of this rank; if it returns false, the step is abandoned: `None`, the parameters are those before it, and the place in
+    /// the data is behind its batches.
+    ///
+    /// # Errors
     /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
     /// those before it. Or the engine failed.
-    pub(crate) fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
+    pub(crate) fn train_step_while(
+        &mut self,
+        goes_on: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Option<StepReport<O::Figures>>, EngineError> {
         let start = Instant::now();
         let step = self.step();
         let Self { objective, settings, loaded, cpu, communicator, lanes, gradients, optimizer, parts, room, .. } =
@@ -148,7 +162,10 @@ impl<O: Objective> Trainer<O> {
         let mut own = Vec::new();
         gradients.clear()?;
         lanes.begin_step();
-        let (mut lane, mut micro) = (0, 0);
+        let (mut lane, mut micro, mut done) = (0, 0, 0);
+        if !goes_on(done, count) {
+            return Ok(None);
+        }
         for batch in batches.iter().filter(|batch| O::shape(batch).cu_seqlens.len() > 1) {
             let of = O::shape(batch).lane;
             (lane, micro) = if of == lane { (lane, micro) } else { (of, 0) };
@@ -164,6 +181,10 @@ impl<O: Objective> Trainer<O> {
                 objective.run(&pass, batch, denominator, gradients)
             })?;
             sums.write(&mut own);
+            done += 1;
+            if !goes_on(done, count) {
+                return Ok(None);
+            }
         }
         let mut sums = O::Sums::default();
         // In the order of micro-batches, because ranks have lanes in order.
@@ -189,7 +210,7 @@ impl<O: Objective> Trainer<O> {
             communicator.gather_parts(&format!("parameters of step {}", step + 1), parts, params.all_values_mut()?)?;
         }
         report.seconds = start.elapsed().as_secs_f64();
-        Ok(report)
+        Ok(Some(report))
     }
 
     /// Optimizer steps done.

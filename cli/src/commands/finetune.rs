@@ -2,12 +2,12 @@
 
 use super::{
     plan::{self, DryRun, Planner},
-    pretrain::{memory_text, tell_start},
+    pretrain::{memory_text, tell_start, utf8},
     with_precision,
 };
 use crate::{
     numbers::whole,
-    output::{results, tell},
+    output::{program, results, tell},
     progress::{Progress, duration},
     ranks,
     roofline::{self, Profiling},
@@ -17,16 +17,19 @@ use crate::{
 use albert::{
     checkpoint::ModelFolder,
     finetune::{
-        self, DataFiles, DataSource, DevFigures, Examples, FinetuneDetails, FinetuneFigures, FinetuneRecipe,
-        FinetuneSources, FinetuneSummary, Finetuning, HeadOrigin, Loaded, Measured, Preset, SeedSummary, Task,
-        TaskName,
+        self, DataFiles, DataSource, DevFigures, Examples, FinetuneDetails, FinetuneError, FinetuneFigures,
+        FinetuneRecipe, FinetuneSources, FinetuneSummary, Finetuning, HeadOrigin, Loaded, Measured, Preset,
+        SeedSummary, Task, TaskName,
     },
     tasks::{Label, Problem},
     train::{EvaluationRecord, Observer, Outcome, StartMode, Started, StepReport, Worker},
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
-use engine::profile::{Peak, Profile};
+use engine::{
+    EngineError,
+    profile::{Peak, Profile},
+};
 use std::{
     fs,
     io::Write,
@@ -89,8 +92,8 @@ pub(crate) struct Arguments {
     /// Settings that override the recipe, such as optimizer.learning_rate=3e-5
     #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
-    /// Override a setting; may be repeated
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE", hide = true)]
+    /// Override a setting, as the arguments do; may be repeated
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
     /// Number of runs with different seeds, one after another, each in OUTPUT/seed-N
     #[arg(long, default_value_t = 1, value_parser = whole::<1, u64>)]
@@ -171,18 +174,22 @@ fn dry_run(
         "predictions.jsonl",
         "summary.json",
     ];
-    let often =
-        plan::Often { evaluation: recipe.evaluation.interval, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
-    let mut planner = Planner::new(&worker.device, Arc::clone(stop));
+    let evaluation = recipe.steps(sources.train.len())?.evaluation;
+    let often = plan::Often { evaluation, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
+    // As a run does: it takes half a second, and memory that stays.
+    let _ = worker.device.peak();
+    let mut planner = Planner::new(plan::DRY_RUN, recipe.batch.examples_per_step, Arc::clone(stop));
+    let enough = Arc::clone(&planner.enough);
     let folder = tempfile::tempdir()?;
     let mut short = recipe.clone();
-    short.evaluation.interval = plan::INTERVAL;
+    // Longer than any run: nothing is evaluated.
+    (short.evaluation.interval, short.run.checkpoint_interval) = (1 << 41, None);
     short.compute = with_precision(&recipe.compute, &worker.device, folder.path());
-    let outcome = finetune::finetune(&short, sources, folder.path(), StartMode::New, worker, stop, &mut planner)?;
+    let outcome = finetune::finetune(&short, sources, folder.path(), StartMode::New, worker, &enough, &mut planner)?;
     if let Outcome::Diverged { problem, step, .. } = outcome {
         bail!("step {step}: {problem}");
     }
-    planner.print(&arguments.output, FILES, often, arguments.dry_run.json)
+    planner.print(&arguments.output, FILES, often, None, arguments.dry_run.json)
 }
 
 /// The number of examples, and of those with each label; the largest of many.
@@ -227,6 +234,9 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<FinetuneRecipe> {
         let own = FinetuneRecipe::from_toml(&read(&path)?).with_context(|| path.display().to_string())?;
         return Ok(own.with("", &settings)?);
     }
+    for path in arguments.model.iter().chain(&arguments.from) {
+        utf8(path)?;
+    }
     let Some(folder) = arguments.from.as_ref().or(arguments.model.as_ref()) else {
         bail!("no model given: use --model DIR, or --from DIR for a fine-tuned one");
     };
@@ -251,7 +261,7 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<FinetuneRecipe> {
     }
 }
 
-fn train_once(
+pub(super) fn train_once(
     recipe: &FinetuneRecipe,
     sources: &FinetuneSources<'_>,
     folder: &Path,
@@ -264,7 +274,12 @@ fn train_once(
     let recipe = &FinetuneRecipe { compute, ..recipe.clone() };
     let outcome = finetune::finetune(recipe, sources, folder, mode, worker, stop, watch);
     watch.progress.finish();
-    Ok(outcome?)
+    outcome.map_err(|error| match error {
+        FinetuneError::Engine(EngineError::Memory { .. }) => {
+            anyhow!("{error}; lower batch.max_tokens or set compute.checkpointing=layer")
+        }
+        error => error.into(),
+    })
 }
 
 /// Runs one seed after another and summarizes them. Ranks share the seeds: each trains every n-th by itself.
@@ -353,6 +368,8 @@ fn finish(outcome: &Outcome<FinetuneSummary>, folder: &Path, watch: &Watch) -> R
             if let Some(best) = &summary.best {
                 writeln!(results(), "best at step {}: {}", summary.best_step, figures(best))?;
             }
+            tell!("next: {} evaluate --model {place} --data DIR --split test", program());
+            tell!("      {} report {place}", program());
             if let Some(collapse) =
                 summary.collapse.as_ref().filter(|&collapse| watch.warned.as_ref() != Some(collapse))
             {
@@ -363,13 +380,13 @@ fn finish(outcome: &Outcome<FinetuneSummary>, folder: &Path, watch: &Watch) -> R
         Outcome::Stopped { summary, saved } => {
             match saved {
                 Some(path) => tell!(
-                    "stopped at step {} and saved as {}; add --resume to the command to continue",
+                    "stopped at step {} and saved as {}; the model is in {place}; add --resume to the command to continue",
                     summary.step,
                     path.display()
                 ),
                 None => tell!(
-                    "stopped at step {}; not saved, because run.checkpoint_interval is 0; remove that setting to save \
-                     stopped runs",
+                    "stopped at step {}; the model is in {place}; the run cannot be resumed, because \
+                     run.checkpoint_interval is 0; remove that setting to resume stopped runs",
                     summary.step
                 ),
             }
@@ -448,6 +465,15 @@ impl Observer<Finetuning> for Watch {
             );
         }
         self.progress = Progress::new("step", started.step, started.steps);
+    }
+
+    fn micro_batch(&mut self, done: usize, all: usize) -> bool {
+        self.progress.within(done, all);
+        true
+    }
+
+    fn evaluating(&mut self) {
+        self.progress.now("evaluating the dev set");
     }
 
     fn stepped(&mut self, report: &StepReport<FinetuneFigures>) {

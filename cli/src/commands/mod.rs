@@ -25,6 +25,7 @@ pub(crate) mod report;
 mod text;
 pub(crate) mod tokenizer;
 mod verify;
+mod word_order;
 
 use crate::output::tell;
 use albert::train::ComputeSettings;

@@ -1,16 +1,25 @@
-//! `--dry-run`: what a run will take, from a few of its own steps in a folder that is removed afterwards.
+//! Cost of a run, from a few of its own steps in a folder that is removed afterwards: for `--dry-run` and `--minutes`.
 //!
 //! ```text
 //! time = start + steps · t(step) + evaluations · t(evaluation) + checkpoints · t(checkpoint)
 //! ```
 //!
-//! The steps are those of the run, with its data; the median of their times is taken, and the resident set of the process.
+//! The median step counts. Where a time limit interrupts the first step, its micro-batches are extrapolated. An evaluation
+//! is not run: it takes a third of the time that training takes for as many sequences, since a backward pass costs two forward
+//! passes.
 
-use crate::{output::results, progress::duration};
-use albert::train::{EvaluationRecord, Observer, RunObjective, Started, StepReport};
-use anyhow::{Result, bail};
+use crate::{
+    output::{results, tell},
+    progress::{Progress, duration},
+};
+use albert::{
+    config::AlbertConfig,
+    cost::{Flops, Recompute, Workload},
+    train::{Observer, RunObjective, Started, StepReport},
+};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use engine::Device;
+use engine::profile::Peak;
 use measure::{clock::processor_time, memory};
 use serde_json::json;
 use std::{
@@ -25,13 +34,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Steps between two evaluations and two checkpoints of a dry run.
-pub(crate) const INTERVAL: u64 = 8;
-/// Steps that are not counted: they fill caches.
+/// Steps that are not counted if there are others: they fill caches.
 const WARM_UP: usize = 2;
-/// Least steps and time of a dry run.
-const STEPS: usize = 10;
-const LEAST: Duration = Duration::from_secs(6);
+/// Steps and time of a dry run: it ends after both minima, or at the limit within a step.
+pub(crate) const DRY_RUN: Extent =
+    Extent { steps: 10, least: Duration::from_secs(6), limit: Duration::from_secs(12), is_announced: true };
+/// Seconds of a micro-batch above which a dry run measures shorter ones.
+const LONG_MICRO_BATCH: f64 = 1.5;
+/// Share of the peak that products of a training step are expected to reach, for the decision on short micro-batches alone.
+const EXPECTED_SHARE: f64 = 0.4;
 
 /// The flags of a dry run.
 #[derive(Clone, Copy, Debug, Args)]
@@ -44,11 +55,27 @@ pub(crate) struct DryRun {
     pub(crate) json: bool,
 }
 
-/// Wall and processor time since the last event.
+/// Extent of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) steps: usize,
+    pub(crate) least: Duration,
+    pub(crate) limit: Duration,
+    /// True to print an estimate after the first step.
+    pub(crate) is_announced: bool,
+}
+
+/// Wall and processor time since the last event, in seconds.
 #[derive(Clone, Copy, Default)]
 struct Took {
     wall: f64,
     processor: f64,
+}
+
+impl Took {
+    fn times(self, factor: f64) -> Self {
+        Self { wall: factor * self.wall, processor: factor * self.processor }
+    }
 }
 
 /// Intervals of a run.
@@ -60,67 +87,132 @@ pub(crate) struct Often {
     pub(crate) checkpoint: u64,
 }
 
-/// Watches a dry run, and ends it when it has seen enough.
+/// What the run says of itself before its first step.
+#[derive(Clone, Copy, Default)]
+struct About {
+    parameters: usize,
+    steps: u64,
+    memory: usize,
+    evaluated: usize,
+}
+
+/// Measures the first steps of a run and ends it.
 pub(crate) struct Planner {
+    /// Ends the run; set by the planner.
+    pub(crate) enough: Arc<AtomicBool>,
+    /// Set by the user.
     stop: Arc<AtomicBool>,
-    begun: (Instant, Duration),
+    extent: Extent,
+    /// Sequences of a step, where no step was completed.
+    sequences: usize,
+    begun: Instant,
     last: (Instant, Duration),
-    started: Option<(usize, u64, usize)>,
+    /// Begin of the micro-batches of the current step.
+    batches_begun: (Instant, Duration),
+    about: Option<About>,
     start: Took,
     steps: Vec<Took>,
-    tokens: Vec<u64>,
-    evaluation: Took,
+    /// Tokens and sequences of the steps.
+    tokens: [u64; 2],
+    /// A step that the limit interrupted: an estimate of the whole, and the micro-batches done and in all.
+    part: Option<(Took, usize, usize)>,
     checkpoint: Took,
+    progress: Progress,
 }
 
 impl Planner {
-    /// A planner of a run on `device` that sets `stop`.
-    pub(crate) fn new(device: &Device, stop: Arc<AtomicBool>) -> Self {
+    /// A planner of a run with `sequences` in a step, which the user ends by `stop`.
+    pub(crate) fn new(extent: Extent, sequences: usize, stop: Arc<AtomicBool>) -> Self {
         let now = (Instant::now(), processor_time());
-        // As a run does: it takes half a second, and memory that stays.
-        let _ = device.peak();
-        let none = Took::default();
         Self {
+            enough: Arc::default(),
             stop,
-            begun: now,
+            extent,
+            sequences,
+            begun: now.0,
             last: now,
-            started: None,
-            start: none,
+            batches_begun: now,
+            about: None,
+            start: Took::default(),
             steps: vec![],
-            tokens: vec![],
-            evaluation: none,
-            checkpoint: none,
+            tokens: [0; 2],
+            part: None,
+            checkpoint: Took::default(),
+            progress: Progress::idle(),
         }
     }
 
     fn lap(&mut self) -> Took {
         let now = (Instant::now(), processor_time());
-        let (wall, processor) = (now.0 - self.last.0, now.1.saturating_sub(self.last.1));
+        let took = between(self.last, now);
         self.last = now;
-        Took { wall: wall.as_secs_f64(), processor: processor.as_secs_f64() }
+        took
     }
 
-    /// Prints the plan of a run in `folder`, which will hold `files`.
-    pub(crate) fn print(&self, folder: &Path, files: &[&str], often: Often, as_json: bool) -> Result<ExitCode> {
-        let Some((parameters, steps, planned)) = self.started.filter(|_| !self.steps.is_empty()) else {
-            bail!("the run has no steps to measure")
-        };
+    /// Median wall and processor seconds of a step.
+    fn step(&self) -> Result<Took> {
+        let warm_up = WARM_UP.min(self.steps.len().saturating_sub(1));
         let median = |of: fn(&Took) -> f64| {
-            let warm_up = WARM_UP.min(self.steps.len() - 1);
             let mut all: Vec<f64> = self.steps[warm_up..].iter().map(of).collect();
             all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
+            all.get(all.len() / 2).copied()
         };
-        let count = |interval: u64| if interval == 0 { 1 } else { steps.div_ceil(interval) };
-        let total = |of: fn(&Took) -> f64| {
-            of(&self.start)
-                + steps as f64 * median(of)
-                + count(often.evaluation) as f64 * of(&self.evaluation)
-                + count(often.checkpoint) as f64 * of(&self.checkpoint)
+        match (median(|took| took.wall), median(|took| took.processor), self.part) {
+            (Some(wall), Some(processor), _) => Ok(Took { wall, processor }),
+            (_, _, Some((whole, ..))) => Ok(whole),
+            _ => bail!("the run has no steps to measure"),
+        }
+    }
+
+    /// Wall and processor seconds of an evaluation.
+    fn evaluation(&self) -> Result<Took> {
+        let evaluated = self.about.map_or(0, |about| about.evaluated);
+        let sequences = match self.steps.len() {
+            0 => self.sequences as f64,
+            steps => self.tokens[1] as f64 / steps as f64,
         };
-        let (seconds, processor) = (total(|took| took.wall), total(|took| took.processor));
-        let tokens = self.tokens.iter().sum::<u64>() as f64 / self.tokens.len() as f64;
-        let used = memory::peak().map_or(planned, |bytes| bytes as usize);
+        Ok(self.step()?.times(evaluated as f64 / sequences.max(1.0) / 3.0))
+    }
+
+    /// Seconds of a step and of an evaluation.
+    pub(crate) fn seconds(&self) -> Result<(f64, f64)> {
+        Ok((self.step()?.wall, self.evaluation()?.wall))
+    }
+
+    /// Wall and processor seconds of the whole run.
+    fn total(&self, often: Often) -> Result<Took> {
+        let steps = self.about.map_or(0, |about| about.steps);
+        let count = |interval: u64| if interval == 0 { 1.0 } else { steps.div_ceil(interval) as f64 };
+        let parts = [
+            self.start,
+            self.step()?.times(steps as f64),
+            self.evaluation()?.times(count(often.evaluation)),
+            self.checkpoint.times(count(often.checkpoint)),
+        ];
+        Ok(parts
+            .into_iter()
+            .fold(Took::default(), |a, b| Took { wall: a.wall + b.wall, processor: a.processor + b.processor }))
+    }
+
+    /// Prints the plan of a run in `folder`, which will contain `files`. `planned` is the memory plan of the run, if it
+    /// differs from that of the measured one.
+    pub(crate) fn print(
+        &self,
+        folder: &Path,
+        files: &[&str],
+        often: Often,
+        planned: Option<usize>,
+        as_json: bool,
+    ) -> Result<ExitCode> {
+        let About { parameters, steps, memory: measured, .. } =
+            self.about.context("the run has no steps to measure")?;
+        let (total, step) = (self.total(often)?, self.step()?);
+        let tokens = match (self.tokens[0], self.steps.len()) {
+            (_, 0) => None,
+            (tokens, count) => Some(tokens as f64 / count as f64),
+        };
+        let peak = memory::peak().map_or(measured, |bytes| bytes as usize);
+        let used = peak + planned.unwrap_or(measured).saturating_sub(measured);
         let machine = available_memory();
         let files: Vec<String> = files.iter().map(|name| folder.join(name).display().to_string()).collect();
         let mut out = results();
@@ -131,9 +223,9 @@ impl Planner {
                 "tokens_per_step": tokens,
                 "memory_bytes": used,
                 "machine_memory_bytes": machine,
-                "seconds": seconds,
-                "processor_seconds": processor,
-                "seconds_per_step": median(|took| took.wall),
+                "seconds": total.wall,
+                "processor_seconds": total.processor,
+                "seconds_per_step": step.wall,
                 "files": files,
             });
             writeln!(out, "{plan}")?;
@@ -141,45 +233,88 @@ impl Planner {
         }
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let of_machine = machine.map_or(String::new(), |bytes| format!(" of {:.0} MiB", mib(bytes)));
+        let measured = match self.part {
+            Some((_, done, all)) if self.steps.is_empty() => format!("{done} of {all} micro-batches of a step"),
+            _ => format!("{} steps", self.steps.len()),
+        };
         writeln!(out, "parameters     {}", super::info::thousands(parameters as u64))?;
         writeln!(out, "steps          {}", super::info::thousands(steps))?;
-        writeln!(out, "tokens a step  {tokens:.0}")?;
+        if let Some(tokens) = tokens {
+            writeln!(out, "tokens a step  {tokens:.0}")?;
+        }
         writeln!(out, "memory         {:.0} MiB{of_machine}", mib(used as u64))?;
         writeln!(
             out,
-            "time           {}, {} of the processor; {} steps measured, {:.3} s each",
-            duration(seconds),
-            duration(processor),
-            self.steps.len(),
-            median(|took| took.wall)
+            "time           {}, {} of processor time; {measured} measured, {:.3} s a step",
+            duration(total.wall),
+            duration(total.processor),
+            step.wall
         )?;
         writeln!(out, "files          {}", files.join(", "))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
+fn between(from: (Instant, Duration), to: (Instant, Duration)) -> Took {
+    Took { wall: (to.0 - from.0).as_secs_f64(), processor: to.1.saturating_sub(from.1).as_secs_f64() }
+}
+
 impl<O: RunObjective> Observer<O> for Planner {
     fn started(&mut self, started: &Started<'_, O::Details>) {
-        self.started = Some((started.parameters, started.steps, started.memory.total()));
+        let Started { parameters, steps, evaluated, .. } = *started;
+        self.about = Some(About { parameters, steps, memory: started.memory.total(), evaluated });
         self.start = self.lap();
+        if self.extent.is_announced {
+            tell!("measuring up to {} steps", self.extent.steps);
+            self.progress = Progress::new("step", 0, self.extent.steps as u64);
+        }
+    }
+
+    fn micro_batch(&mut self, done: usize, all: usize) -> bool {
+        let now = (Instant::now(), processor_time());
+        if done == 0 {
+            self.batches_begun = now;
+        }
+        let is_over = self.begun.elapsed() >= self.extent.limit || self.stop.load(Relaxed);
+        if done == all || done == 0 {
+            return true;
+        }
+        self.progress.within(done, all);
+        if is_over && self.steps.is_empty() {
+            let each = between(self.batches_begun, now).times(1.0 / done as f64);
+            self.part = Some((each.times(all as f64), done, all));
+        }
+        !is_over
     }
 
     fn stepped(&mut self, report: &StepReport<O::Figures>) {
         let took = self.lap();
         self.steps.push(took);
-        self.tokens.push(report.tokens);
-        if self.steps.len() >= STEPS && self.begun.0.elapsed() >= LEAST {
-            self.stop.store(true, Relaxed);
+        self.tokens = [self.tokens[0] + report.tokens, self.tokens[1] + report.sequences];
+        let elapsed = self.begun.elapsed();
+        let is_enough = self.steps.len() >= self.extent.steps && elapsed >= self.extent.least;
+        if is_enough || elapsed >= self.extent.limit || self.stop.load(Relaxed) {
+            self.enough.store(true, Relaxed);
         }
-    }
-
-    fn evaluated(&mut self, _: &EvaluationRecord<O::Evaluation>, _: bool) {
-        self.evaluation = self.lap();
+        let steps = self.about.map_or(0, |about| about.steps);
+        let line = format!("{:.2} s, so about {} in all", took.wall, duration(took.wall * steps as f64));
+        if self.extent.is_announced && self.steps.len() == 1 {
+            tell!("first step: {line}");
+        }
+        self.progress.step(report.step.min(self.extent.steps as u64), &line);
     }
 
     fn saved(&mut self, _: u64, _: &Path) {
         self.checkpoint = self.lap();
     }
+}
+
+/// True if a micro-batch of `tokens` tokens, in sequences of `longest`, takes so long on a device with this peak that a dry run
+/// should measure single sequences.
+pub(crate) fn is_long(config: &AlbertConfig, tokens: usize, longest: usize, peak: Option<Peak>) -> bool {
+    let workload = Workload { sequences: tokens / longest, sequence_length: longest, masked_per_sequence: longest / 8 };
+    let flops = Flops::training(config, &workload, Recompute::Cheap);
+    peak.is_some_and(|peak| flops > LONG_MICRO_BATCH * EXPECTED_SHARE * peak.flops)
 }
 
 /// Bytes that this process may use: free memory, and the limit of its control group if that is less.

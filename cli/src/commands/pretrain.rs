@@ -1,13 +1,13 @@
 //! `albert pretrain`: trains a model from a recipe, shards and a tokenizer.
 
 use super::{
-    deadline::Deadline,
+    deadline::{self, Deadline},
     plan::{self, DryRun, Planner},
     with_precision,
 };
 use crate::{
     numbers::whole,
-    output::tell,
+    output::{program, tell},
     progress::{Progress, duration},
     ranks,
     roofline::{self, Profiling},
@@ -18,24 +18,31 @@ use albert::{
     checkpoint::{Heads, ModelFolder},
     cost::ParameterCounts,
     pretrain::{
-        self, HeldOutFigures, PretrainDetails, PretrainFigures, PretrainRecipe, PretrainSources, PretrainSummary,
-        Pretraining, RECIPES, settings_of,
+        self, HeldOutFigures, PretrainDetails, PretrainError, PretrainFigures, PretrainRecipe, PretrainSources,
+        PretrainSummary, Pretraining, RECIPES, settings_of,
     },
     tokenizer::Tokenizer,
-    train::{EvaluationRecord, MemoryPlan, Observer, Outcome, StartMode, Started, StepReport, Worker},
+    train::{
+        EvaluationRecord, MemoryPlan, Observer, Outcome, StartMode, Started, StepReport, Trainer, Worker, setting,
+    },
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use engine::profile::{Peak, Profile};
+use engine::{
+    EngineError,
+    profile::{Peak, Profile},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
+    time::Instant,
 };
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
+  albert pretrain tiny --minutes 3 --data data --tokenizer tokenizer.json -o runs/tiny
   albert pretrain small --data data --tokenizer tokenizer.json -o runs/small
   albert pretrain mine.toml -o runs/mine schedule.steps=20000 optimizer.learning_rate=0.001
   albert pretrain --from albert-base-v2 --data data -o runs/further schedule.steps=5000
@@ -64,6 +71,10 @@ pub(crate) struct Arguments {
     resume: bool,
     #[command(flatten)]
     dry_run: DryRun,
+    /// Duration, evaluations included: sets schedule.steps and the intervals by trial steps, and changes the steps if the speed
+    /// changes. With --resume: time from now, with the run's own recipe
+    #[arg(long, conflicts_with = "is_dry")]
+    minutes: Option<f64>,
     /// Seed of the run; sets seed
     #[arg(long, value_parser = whole::<0, u64>)]
     seed: Option<u64>,
@@ -77,8 +88,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let started = Instant::now();
     arguments.threads.choose();
-    let mut recipe = recipe(arguments)?;
+    let budget = arguments.minutes.map(deadline::budget).transpose()?;
+    if budget.is_some() && arguments.settings.iter().chain(&arguments.recipe).any(|text| sets_steps(text)) {
+        bail!("--minutes sets schedule.steps; give one of them");
+    }
+    let mut recipe = recipe(arguments, &[])?;
     let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
     if arguments.device == "cpu" {
         let parameters = ParameterCounts::with_heads(&recipe.model, Heads::PRE_TRAINING);
@@ -93,9 +109,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if arguments.dry_run.is_dry {
             return dry_run(arguments, &recipe, worker, &stop);
         }
-        let outcome = train(&recipe, &arguments.output, mode, worker, arguments.profile, None, &stop)?;
+        let deadline = match budget {
+            Some(budget) if arguments.resume => Some(Deadline::new(started + budget, 0.0)),
+            Some(budget) => {
+                recipe.compute = with_precision(&recipe.compute, &worker.device, &arguments.output);
+                let sources = inputs(&recipe)?;
+                let (plan, deadline) = deadline::fitting(&recipe, &sources, &worker, started + budget, &stop)?;
+                let mut planned = self::recipe(arguments, &plan)?;
+                planned.compute = recipe.compute.clone();
+                if planned.fits_memory() {
+                    planned.keep_batch_of(&recipe);
+                }
+                recipe = planned;
+                Some(deadline)
+            }
+            None => None,
+        };
+        let outcome = train(&recipe, &arguments.output, mode, worker, arguments.profile, deadline, &stop)?;
         Ok(finish(&outcome, &arguments.output))
     })
+}
+
+/// True for the override of `schedule.steps`.
+pub(super) fn sets_steps(text: &str) -> bool {
+    text.split_once('=').is_some_and(|(key, _)| key.trim() == "schedule.steps")
 }
 
 /// Gives the batch its most tokens, once: a resumed run keeps those of its `config.toml`.
@@ -123,18 +160,27 @@ fn fit_batch(arguments: &Arguments, recipe: &mut PretrainRecipe, worker: &Worker
 fn dry_run(arguments: &Arguments, recipe: &PretrainRecipe, worker: Worker, stop: &Arc<AtomicBool>) -> Result<ExitCode> {
     let often =
         plan::Often { evaluation: recipe.evaluation.interval, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
-    let mut planner = Planner::new(&worker.device, Arc::clone(stop));
-    let mut short = recipe.clone();
-    short.evaluation.interval = plan::INTERVAL;
-    short.run.checkpoint_interval = Some(plan::INTERVAL);
+    // As a run does: it takes half a second, and memory that stays.
+    let peak = worker.device.peak();
     let folder = tempfile::tempdir()?;
+    let mut short = recipe.clone();
     let sources = inputs(&short)?;
     short.compute = with_precision(&short.compute, &worker.device, folder.path());
-    let outcome = pretrain::pretrain(&short, &sources, folder.path(), StartMode::New, worker, stop, &mut planner)?;
+    (short.evaluation.interval, short.run.checkpoint_interval) = (0, None);
+    let (batch, longest) = (&mut short.data.batch, short.data.instances.max_sequence_length);
+    let mut planned = None;
+    if plan::is_long(&recipe.model, batch.max_tokens, longest, peak) && worker.communicator.size() == 1 {
+        // The memory is that of the run's own micro-batches.
+        planned = Some(Trainer::<Pretraining>::new(recipe, &sources, worker.device.clone())?.memory().total());
+        batch.max_tokens = longest;
+    }
+    let mut planner = Planner::new(plan::DRY_RUN, batch.sequences_per_step, Arc::clone(stop));
+    let enough = Arc::clone(&planner.enough);
+    let outcome = pretrain::pretrain(&short, &sources, folder.path(), StartMode::New, worker, &enough, &mut planner)?;
     if let Outcome::Diverged { problem, step, .. } = outcome {
         bail!("step {step}: {problem}");
     }
-    planner.print(&arguments.output, FILES, often, arguments.dry_run.json)
+    planner.print(&arguments.output, FILES, often, planned, arguments.dry_run.json)
 }
 
 /// Files of a run.
@@ -150,30 +196,30 @@ const FILES: &[&str] = &[
 ];
 
 /// The shards of a recipe, with its tokenizer.
-fn inputs(recipe: &PretrainRecipe) -> Result<PretrainSources> {
+pub(super) fn inputs(recipe: &PretrainRecipe) -> Result<PretrainSources> {
     let input = &recipe.input;
     for (path, what, flag) in [
         (&input.data, "shards", "--data DIR or input.data in the recipe; albert data build creates them"),
         (&input.tokenizer, "tokenizer", "--tokenizer FILE or input.tokenizer in the recipe"),
     ] {
-        anyhow::ensure!(!path.as_os_str().is_empty(), "no {what} given: use {flag}");
+        ensure!(!path.as_os_str().is_empty(), "no {what} given: use {flag}");
     }
     let tokenizer = Tokenizer::load(&input.tokenizer)?;
     Ok(PretrainSources::open(&input.data, &tokenizer)?)
 }
 
-fn recipe(arguments: &Arguments) -> Result<PretrainRecipe> {
-    let mut settings = arguments.settings.clone();
+/// The recipe of the command line, over the settings `plan`.
+fn recipe(arguments: &Arguments, plan: &[String]) -> Result<PretrainRecipe> {
+    let mut settings = [plan, &arguments.settings[..]].concat();
     let mut named = arguments.recipe.as_deref();
     // `albert pretrain --resume -o RUN schedule.steps=9`: the first word is a setting, not a recipe.
     if let Some(setting) = named.filter(|word| word.contains('=') && !Path::new(word).exists()) {
-        settings.insert(0, setting.to_owned());
+        settings.insert(plan.len(), setting.to_owned());
         named = None;
     }
     for (key, path) in [("input.data", &arguments.data), ("input.tokenizer", &arguments.tokenizer)] {
         if let Some(path) = path {
-            let path = path.to_str().with_context(|| format!("{}: the path must be UTF-8", path.display()))?;
-            settings.push(format!("{key}={path:?}"));
+            settings.push(setting(key, utf8(path)?)?);
         }
     }
     if let Some(folder) = &arguments.from {
@@ -181,6 +227,9 @@ fn recipe(arguments: &Arguments) -> Result<PretrainRecipe> {
     }
     settings.extend(arguments.seed.map(|seed| format!("seed={seed}")));
     let own = arguments.output.join("config.toml");
+    if arguments.resume && arguments.minutes.is_some() && own.exists() {
+        named = None;
+    }
     let file = match named {
         None if arguments.from.is_some() => return Ok(PretrainRecipe::from_toml("", &settings)?),
         None if arguments.resume => own,
@@ -200,20 +249,24 @@ fn recipe(arguments: &Arguments) -> Result<PretrainRecipe> {
 /// Settings of a run that goes on from the model in `folder`; with the path of its tokenizer if that is wanted.
 fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<String>> {
     let files = ModelFolder::open(folder)?;
-    let path = |path: &Path| Ok::<_, anyhow::Error>(path.to_str().context("the path must be UTF-8")?.to_owned());
-    let mut settings = vec![format!("input.start_from={:?}", path(folder)?)];
+    let mut settings = vec![setting("input.start_from", utf8(folder)?)?];
     settings.extend(settings_of(&files.config().config));
     // A model for one task lacks the heads of pre-training.
     let heads = ["predictions", "sop_classifier", "albert.pooler", "pooler"];
     let report = files.load(Heads::PRE_TRAINING, &heads, |_, _| Ok(()))?;
     if !report.fresh.is_empty() {
         tell!("{} lacks {}, which begin with random values", folder.display(), report.fresh.join(", "));
-        settings.push(format!("input.fresh={:?}", report.fresh));
+        settings.push(setting("input.fresh", &report.fresh)?);
     }
     if with_tokenizer {
-        settings.push(format!("input.tokenizer={:?}", path(files.path())?));
+        settings.push(setting("input.tokenizer", utf8(files.path())?)?);
     }
     Ok(settings)
+}
+
+/// A path that `config.toml` can record.
+pub(super) fn utf8(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{}: the path must be UTF-8, because config.toml records it", path.display()))
 }
 
 /// Built-in recipes, one per line.
@@ -235,11 +288,21 @@ pub(crate) fn train(
     let worker = worker.into();
     let mut recipe = recipe.clone();
     recipe.compute = with_precision(&recipe.compute, &worker.device, folder);
-    let mut watch =
-        Watch { deadline, interval: recipe.evaluation.interval, ..Watch::new(worker.device.peak(), profile) };
+    let mut watch = Watch { deadline, ..Watch::new(worker.device.peak(), profile) };
     let outcome = pretrain::pretrain(&recipe, &sources, folder, mode, worker, stop, &mut watch);
     watch.progress.finish();
-    Ok(outcome?)
+    if let Some(before) = watch.before.filter(|before| *before != watch.steps) {
+        tell!(
+            "{} steps instead of the {before} planned at first fit the time (schedule.replans in config.toml)",
+            watch.steps
+        );
+    }
+    outcome.map_err(|error| match error {
+        PretrainError::Engine(EngineError::Memory { .. }) => {
+            anyhow!("{error}; lower data.batch.max_tokens or set compute.checkpointing=layer")
+        }
+        error => error.into(),
+    })
 }
 
 /// Prints the outcome of a run and returns its exit code.
@@ -249,10 +312,16 @@ pub(crate) fn finish(outcome: &Outcome<PretrainSummary>, folder: &Path) -> ExitC
         Outcome::Finished(summary) => {
             let early = if summary.stopped_early { ", stopped early: no improvement" } else { "" };
             tell!("done: {}{early}; the model is in {place}", describe(summary));
+            tell!("next: {} fill-mask --model {place} \"A text with a [MASK].\"", program());
+            tell!("      {} report {place}", program());
             ExitCode::SUCCESS
         }
         Outcome::Stopped { summary, .. } => {
-            tell!("stopped and saved: {}; resume with: albert pretrain --resume -o {place}", describe(summary));
+            tell!(
+                "stopped and saved: {}; the model is in {place}; resume with: {} pretrain --resume -o {place}",
+                describe(summary),
+                program()
+            );
             ExitCode::from(signals::INTERRUPTED)
         }
         Outcome::Diverged { problem, step, checkpoint } => {
@@ -277,9 +346,9 @@ pub(crate) struct Watch {
     profile: Profiling,
     smoothed: Smoothed,
     deadline: Option<Deadline>,
-    /// Steps of the run, and between two evaluations.
+    /// Steps of the run, and those planned before the first change.
     steps: u64,
-    interval: u64,
+    before: Option<u64>,
 }
 
 /// Means over about the last fifty steps.
@@ -313,7 +382,7 @@ impl Watch {
             smoothed: Smoothed::default(),
             deadline: None,
             steps: 0,
-            interval: 0,
+            before: None,
         }
     }
 }
@@ -341,6 +410,15 @@ impl Observer<Pretraining> for Watch {
         self.progress = Progress::new("step", started.step, started.steps);
     }
 
+    fn micro_batch(&mut self, done: usize, all: usize) -> bool {
+        self.progress.within(done, all);
+        true
+    }
+
+    fn evaluating(&mut self) {
+        self.progress.now("evaluating");
+    }
+
     fn stepped(&mut self, report: &StepReport<PretrainFigures>) {
         self.smoothed.add(report);
         let Smoothed { weight, loss, mlm, sop } = self.smoothed;
@@ -361,11 +439,8 @@ impl Observer<Pretraining> for Watch {
     }
 
     fn replanned(&mut self, report: &StepReport<PretrainFigures>) -> Option<u64> {
-        let steps = self.deadline.as_mut()?.replan(report, self.steps, self.interval)?;
-        self.progress.note(&format!(
-            "the speed of the machine changed: {steps} steps instead of {} fit the time (schedule.replans in config.toml)",
-            self.steps
-        ));
+        let steps = self.deadline.as_mut()?.replan(report.step, self.steps)?;
+        self.before.get_or_insert(self.steps);
         self.steps = steps;
         self.progress.set_total(steps);
         Some(steps)

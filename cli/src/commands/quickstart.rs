@@ -1,14 +1,23 @@
-//! `albert quickstart`: from the text inside the program to a trained model, within a number of minutes.
+//! `albert quickstart`: from the text inside the program to a trained model and a classifier, within a number of minutes.
 //!
-//! The vocabulary is trained on the training documents alone, the split is by document, and the evaluation masks
-//! held-out text under a fixed seed, so that no figure is measured on training text. The number of steps follows from the
-//! speed of a few trial steps, and changes during the run if the machine becomes slower or faster ([`Deadline`]). The run's
-//! `config.toml` records each change and its step (`schedule.steps`, `schedule.replans`):
-//! `albert pretrain RUN/config.toml -o OTHER` repeats the run to the bit.
+//! ```text
+//! text ── vocabulary, shards ── pre-training ──> model
+//!   └──── sentences, half of them shuffled ── fine-tuning of the model ──> classifier ── held-out sentences
+//! ```
+//!
+//! The split is by document: vocabulary, pre-training and fine-tuning see the training documents alone, and every figure is
+//! measured on the others. The number of steps of pre-training follows from the speed of the machine ([`deadline`]); the run's
+//! `config.toml` records each change and its step (`schedule.steps`, `schedule.replans`): `albert pretrain RUN/config.toml -o
+//! OTHER` repeats the run to the bit.
 
-use super::{data, deadline::Deadline, fill_mask, pretrain, text};
+use super::{
+    data, deadline, finetune,
+    pretrain::{self, utf8},
+    text, with_precision,
+    word_order::{self, Example, LABELS},
+};
 use crate::{
-    output::{results, tell},
+    output::{program, results, tell},
     precision::Precision,
     progress::duration,
     roofline::Profiling,
@@ -16,13 +25,18 @@ use crate::{
     signals,
 };
 use albert::{
+    checkpoint::ModelFolder,
     data::{CorpusSettings, Documents, Side, SplitSettings, Splitter},
-    fill_mask::MaskFiller,
-    pretrain::{HeldOutFigures, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining},
+    finetune::{
+        DataFiles, DataSource, Examples, FinetuneRecipe, FinetuneSources, Loaded, Prediction, Predictor, Task, TaskName,
+    },
+    pretrain::{PretrainRecipe, PretrainSummary},
+    report::{RunLog, sections, write_html},
+    tasks::Text,
     tokenizer::{self, Tokenizer, TrainerConfig},
-    train::{EvaluationRecord, Observer, Outcome, StartMode, StepReport},
+    train::{Outcome, StartMode, setting},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use engine::{Communicator, Cpu, Device, io::write_atomically};
 use std::{
@@ -30,42 +44,28 @@ use std::{
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
 };
 
 static RECIPE: &str = include_str!("quickstart.toml");
+static TASK_RECIPE: &str = include_str!("quickstart-task.toml");
 
 /// Pieces of the vocabulary.
 const VOCABULARY: usize = 4096;
-/// Maximum steps of the trial that measures the speed, and its maximum share of the time; the first steps are slower and are
-/// not counted if there are others.
-const TRIAL_STEPS: u64 = 24;
-const TRIAL_SHARE: f64 = 0.08;
-const TRIAL_WARMUP: usize = 8;
-/// Steps that take as long as an evaluation where the trial had no time for one: 680 held-out sequences against 64 a step,
-/// without the backward pass.
-const EVALUATION_STEPS: f64 = 4.0;
-/// Share of the time left that steps are planned for; the speed of a shared machine varies.
-const CAUTION: f64 = 0.93;
-/// Maximum evaluations of a run, and their maximum share of its time.
-const EVALUATIONS: f64 = 9.0;
-const EVALUATION_SHARE: f64 = 0.15;
-/// Training time in seconds below which a note says what to expect; after 240 s the fills were frequent words.
-const SHORT: f64 = 600.0;
-/// Held-out sentences to fill at the end, and their words.
-const PROMPTS: usize = 5;
-const WORDS: std::ops::RangeInclusive<usize> = 7..=14;
+/// Share of the time after which pre-training ends.
+const PRETRAINING: f64 = 0.7;
+/// Share of the time left that steps of fine-tuning are planned for: their speed is that of pre-training, per token.
+const CAUTION: f64 = 0.8;
+/// Held-out sentences to show.
+const SHOWN: usize = 5;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   albert quickstart
   albert quickstart --minutes 20 -o runs/longer --precision auto")]
 pub(crate) struct Arguments {
-    /// Total time in minutes, from the text to the filled masks
+    /// Total time in minutes, from the text to the classified sentences
     #[arg(long, default_value_t = 3.5)]
     minutes: f64,
     /// Run folder; must not exist or be empty, unless --resume is given
@@ -81,7 +81,7 @@ pub(crate) struct Arguments {
     threads: Threads,
     #[command(flatten)]
     profile: Profiling,
-    /// Settings that override the recipe, such as model.hidden_size=128
+    /// Settings that override the recipe of pre-training, such as model.hidden_size=128
     #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
 }
@@ -89,11 +89,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let started = Instant::now();
     arguments.threads.choose();
-    let minutes = arguments.minutes;
-    ensure!(minutes > 0.0 && minutes <= 10_000.0, "--minutes {minutes}: expected more than 0, at most 10000");
-    let folder = arguments.output.clone();
+    let budget = deadline::budget(arguments.minutes)?;
+    let folder = &arguments.output;
+    utf8(folder)?;
     if !arguments.resume {
-        expect_free(&folder)?;
+        expect_free(folder)?;
     }
     let stop = signals::stop_flag()?;
     let cpu = Cpu::detect()?;
@@ -105,8 +105,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.precision == Precision::Is(engine::Precision::F32) && device.multiplies_bf16_faster() {
         tell!("note: --precision auto trains in bf16, which this machine multiplies faster");
     }
-    let precision = format!("compute.precision={:?}", arguments.precision.on(&device).name());
-    let settings = [&[precision], &arguments.settings[..]].concat();
+    let mut settings = vec![setting("compute.precision", arguments.precision.on(&device).name())?];
+    settings.extend_from_slice(&arguments.settings);
     let own = folder.join("config.toml");
     let (recipe, deadline, mode) = if arguments.resume && own.exists() {
         let text = fs::read_to_string(&own).with_context(|| format!("{} cannot be read", own.display()))?;
@@ -114,51 +114,62 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             PretrainRecipe::from_toml(&text, &arguments.settings).with_context(|| own.display().to_string())?;
         (recipe, None, StartMode::Resume)
     } else {
-        let (recipe, deadline) = prepare((arguments.minutes, &settings), &folder, &cpu, started, &stop)?;
+        prepare(folder, &cpu)?;
+        settings.push(setting("input.data", utf8(&folder.join("data"))?)?);
+        settings.push(setting("input.tokenizer", utf8(&folder.join("tokenizer.json"))?)?);
+        let mut recipe = PretrainRecipe::from_toml(RECIPE, &settings)?;
+        let mut deadline = None;
+        tell!("3. pre-training");
         // An explicit number of steps has no deadline.
-        let is_set = arguments.settings.iter().any(|setting| setting.trim_start().starts_with("schedule.steps"));
-        (recipe, (!is_set).then_some(deadline), StartMode::New)
-    };
-    let outcome = pretrain::train(&recipe, &folder, mode, device, arguments.profile, deadline, &stop)?;
-    let code = pretrain::finish(&outcome, &folder);
-    if let Outcome::Finished(summary) = &outcome {
-        show(&folder, cpu, summary.evaluation.as_ref())?;
-        writeln!(
-            results(),
-            "the curve is {}; {} in all",
-            folder.join("curves.svg").display(),
-            duration(started.elapsed().as_secs_f64())
-        )?;
-        if summary.seconds < SHORT {
-            tell!(
-                "a run of a few minutes fills masks with \"the\", \"of\" and \",\", because frequent words are learned first; \
-                 raise --minutes for a lower loss"
-            );
+        if !arguments.settings.iter().any(|text| pretrain::sets_steps(text)) {
+            let sources = pretrain::inputs(&recipe)?;
+            let end = started + budget.mul_f64(PRETRAINING);
+            let (plan, found) = deadline::fitting(&recipe, &sources, &device.clone().into(), end, &stop)?;
+            recipe = PretrainRecipe::from_toml(RECIPE, &[&plan[..], &settings[..]].concat())?;
+            deadline = Some(found);
         }
+        (recipe, deadline, StartMode::New)
+    };
+    let outcome = pretrain::train(&recipe, folder, mode, device.clone(), arguments.profile, deadline, &stop)?;
+    let Outcome::Finished(summary) = &outcome else { return Ok(pretrain::finish(&outcome, folder)) };
+    let left = (started + budget).saturating_duration_since(Instant::now()).as_secs_f64();
+    let place = folder.display();
+    match classifier(arguments, folder, &device, (summary, recipe.seed), left, &stop)? {
+        Ending::Shown => {}
+        Ending::Stopped => {
+            tell!("resume with: {} quickstart --resume -o {place}", program());
+            return Ok(ExitCode::from(signals::INTERRUPTED));
+        }
+        Ending::Diverged(problem) => bail!("fine-tuning: {problem}"),
     }
-    Ok(code)
+    let page = folder.join("report.html");
+    let logs = [(folder.clone(), "pre-training"), (folder.join("classifier"), "fine-tuning")]
+        .map(|(folder, name)| RunLog::read(&folder, name));
+    let [first, second] = logs;
+    write_html(&page, "quickstart", &sections(&[first?, second?]))?;
+    let program = program();
+    tell!("{} in all; curves and settings: {}", duration(started.elapsed().as_secs_f64()), page.display());
+    tell!("next: {program} classify --model {place}/classifier \"They house up the went to of God.\"");
+    tell!("      {program} fill-mask --model {place} \"He went out of the [MASK].\"");
+    tell!("      {program} finetune classify --model {place} --train FILE.tsv -o runs/mine    columns: text, label");
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Writes vocabulary and data to the run's folder and plans the run.
-fn prepare(
-    (minutes, settings): (f64, &[String]),
-    folder: &Path,
-    cpu: &Cpu,
-    started: Instant,
-    stop: &Arc<AtomicBool>,
-) -> Result<(PretrainRecipe, Deadline)> {
+/// Writes vocabulary, shards and the sentences of the task to the run's folder.
+fn prepare(folder: &Path, cpu: &Cpu) -> Result<()> {
     tell!("1. vocabulary of {VOCABULARY} pieces, from the training documents");
     let split = SplitSettings::default();
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let tokenizer = train_tokenizer(cpu, &split)?;
-    let inputs = Inputs { tokenizer: folder.join("tokenizer.json"), data: folder.join("data") };
+    let [training, held_out] = [Side::Train, Side::HeldOut].map(|side| sentences(&split, side));
+    let (training, held_out) = (training?, held_out?);
+    let tokenizer = train_tokenizer(cpu, &training)?;
     let json = tokenizer.to_json()?;
-    write_atomically(&inputs.tokenizer, |out| out.write_all(json.as_bytes()))?;
+    write_atomically(folder.join("tokenizer.json"), |out| out.write_all(json.as_bytes()))?;
     tell!("2. data: documents to shards, one document in ten held out");
     let index = cpu.install(|| {
         albert::data::build(
             vec![text::all()],
-            &inputs.data,
+            &folder.join("data"),
             &CorpusSettings::default(),
             &split,
             &tokenizer,
@@ -166,20 +177,7 @@ fn prepare(
         )
     })?;
     data::report(&index);
-    tell!("3. speed of this machine");
-    let budget = Duration::from_secs_f64(60.0 * minutes);
-    let end = Instant::now() + budget.mul_f64(TRIAL_SHARE);
-    let trial = trial(&inputs, &tokenizer, settings, cpu, (end, stop))?;
-    let left = budget.as_secs_f64() - started.elapsed().as_secs_f64();
-    let evaluations = (EVALUATION_SHARE * left / trial.evaluation).floor().clamp(1.0, EVALUATIONS);
-    let steps = ((CAUTION * (left - evaluations * trial.evaluation) / trial.step) as u64).max(1);
-    let recipe = inputs.recipe(settings, steps, evaluations as u64)?;
-    tell!(
-        "4. pre-training: {steps} steps of {:.0} ms, about {}",
-        1000.0 * trial.step,
-        duration(steps as f64 * trial.step)
-    );
-    Ok((recipe, Deadline::new(started + budget, trial.evaluation)))
+    word_order::write(&folder.join("task"), &word_order::splits(&training, &held_out))
 }
 
 /// Returns an error if the folder is not empty.
@@ -188,7 +186,7 @@ fn expect_free(folder: &Path) -> Result<()> {
     match fs::read_dir(folder) {
         Ok(mut entries) => ensure!(
             entries.next().is_none(),
-            "{place} already exists; remove it, choose another --output, or continue its run with --resume"
+            "{place} already exists; remove it (rm -r '{place}'), choose another --output, or continue its run with --resume"
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| format!("{place} cannot be used as a folder")),
@@ -209,131 +207,99 @@ fn sentences(split: &SplitSettings, side: Side) -> Result<Vec<String>> {
     Ok(sentences)
 }
 
-/// Trains a vocabulary on the documents that are not held out.
-fn train_tokenizer(cpu: &Cpu, split: &SplitSettings) -> Result<Tokenizer> {
-    let lines = sentences(split, Side::Train)?;
+/// Trains a vocabulary on `lines`.
+fn train_tokenizer(cpu: &Cpu, lines: &[String]) -> Result<Tokenizer> {
     let config = TrainerConfig { vocab_size: VOCABULARY, ..TrainerConfig::default() };
-    Ok(cpu.install(|| tokenizer::train(&lines, &config, |_| ()))?)
+    Ok(cpu.install(|| tokenizer::train(lines, &config, |_| ()))?)
 }
 
-/// Paths of the run's inputs.
-struct Inputs {
-    tokenizer: PathBuf,
-    data: PathBuf,
+/// End of the fine-tuning.
+enum Ending {
+    Shown,
+    Stopped,
+    Diverged(String),
 }
 
-impl Inputs {
-    /// Recipe of `steps` steps and `evaluations` evaluations, the last at the end.
-    fn recipe(&self, settings: &[String], steps: u64, evaluations: u64) -> Result<PretrainRecipe> {
-        let mut all = vec![
-            format!("schedule.steps={steps}"),
-            format!("schedule.warmup_steps={}", (steps / 10).clamp(1, 500)),
-            format!("evaluation.interval={}", steps.div_ceil(evaluations)),
-            format!("run.checkpoint_interval={}", (steps / 4).max(1)),
-            format!("input.data={:?}", self.data.to_str().context("the folder's path must be UTF-8")?),
-            format!("input.tokenizer={:?}", self.tokenizer.to_str().context("the folder's path must be UTF-8")?),
-        ];
-        all.extend_from_slice(settings);
-        Ok(PretrainRecipe::from_toml(RECIPE, &all)?)
+/// Fine-tunes the model in `folder` to find sentences out of order, within `left` seconds, and prints what it makes of held-out
+/// ones.
+fn classifier(
+    arguments: &Arguments,
+    folder: &Path,
+    device: &Device,
+    (pretrained, seed): (&PretrainSummary, u64),
+    left: f64,
+    stop: &Arc<AtomicBool>,
+) -> Result<Ending> {
+    tell!("4. fine-tuning: are the words of a sentence in order, or scrambled?");
+    let (task, output) = (folder.join("task"), folder.join("classifier"));
+    let name: TaskName = "classify".parse()?;
+    let base = FinetuneRecipe::for_task(name, &ModelFolder::open(folder)?.config().config);
+    let mut recipe = base.with(TASK_RECIPE, &[setting("input.model", utf8(folder)?)?, setting("seed", seed)?])?;
+    recipe.compute.precision = with_precision(&recipe.compute, device, &output).precision;
+    let loaded = DataSource { task: name, settings: &recipe.data }.load(DataFiles::Folder(&task))?;
+    let Loaded { problem, train, dev, .. } = loaded;
+    let own = output.join("config.toml");
+    let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
+    if mode == StartMode::Resume && own.exists() {
+        recipe = FinetuneRecipe::from_toml(&fs::read_to_string(&own)?)?;
+    } else {
+        let most = recipe.steps(train.len())?.total;
+        let tokens = tokens_of(&train, folder)? / train.len() as f64 * recipe.batch.examples_per_step as f64;
+        let each = tokens * pretrained.seconds / pretrained.tokens.max(1) as f64;
+        let steps = if pretrained.seconds > 0.0 { (CAUTION * left / each) as u64 } else { most };
+        recipe = recipe.with("", &[format!("schedule.steps={}", steps.clamp(1, most))])?;
     }
-}
-
-/// Seconds of a step and of an evaluation.
-struct Speed {
-    step: f64,
-    evaluation: f64,
-}
-
-/// Times the trial, and ends it when its share of the time is over or the user stops the program.
-struct Clock<'s> {
-    steps: Vec<f64>,
-    last: Option<Instant>,
-    evaluation: Option<f64>,
-    end: Instant,
-    user: &'s AtomicBool,
-    enough: &'s AtomicBool,
-}
-
-impl Observer<Pretraining> for Clock<'_> {
-    fn stepped(&mut self, report: &StepReport<PretrainFigures>) {
-        self.steps.push(report.seconds);
-        self.last = Some(Instant::now());
-        let is_enough = self.steps.len() >= 2 && Instant::now() >= self.end;
-        self.enough.store(is_enough || self.user.load(Ordering::Relaxed), Ordering::Relaxed);
+    let sources_task = Task::new(name, problem, &recipe);
+    let sources = FinetuneSources { task: &sources_task, train: &train, dev: dev.as_ref() };
+    let mut watch = finetune::Watch::new(None, arguments.profile);
+    let outcome = finetune::train_once(&recipe, &sources, &output, mode, device.clone().into(), &mut watch, stop)?;
+    match outcome {
+        Outcome::Finished(_) => {}
+        Outcome::Stopped { .. } => return Ok(Ending::Stopped),
+        Outcome::Diverged { problem, .. } => return Ok(Ending::Diverged(problem)),
     }
+    show(&output, device)?;
+    Ok(Ending::Shown)
+}
 
-    fn evaluated(&mut self, _: &EvaluationRecord<HeldOutFigures>, _: bool) {
-        self.evaluation = self.last.map(|last| last.elapsed().as_secs_f64());
+/// Tokens of the texts of `examples`, with the two specials of each.
+fn tokens_of(examples: &Examples, folder: &Path) -> Result<f64> {
+    let Examples::Texts(texts) = examples else { bail!("the task has texts") };
+    let tokenizer = Tokenizer::load(folder)?;
+    let mut tokens = 0;
+    for text in texts {
+        tokens += 2 + tokenizer.encode(&text.first)?.len();
     }
+    Ok(tokens as f64)
 }
 
-/// Trains a few steps in a temporary folder.
-fn trial(
-    inputs: &Inputs,
-    tokenizer: &Tokenizer,
-    settings: &[String],
-    cpu: &Cpu,
-    (end, stop): (Instant, &AtomicBool),
-) -> Result<Speed> {
-    let folder = inputs.data.with_file_name("trial");
-    // Left by a killed attempt.
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("{} cannot be removed", folder.display()))?;
-    }
-    let mut recipe = inputs.recipe(settings, TRIAL_STEPS, 1)?;
-    recipe.evaluation.interval = 0;
-    recipe.run.checkpoint_interval = Some(0);
-    let sources = PretrainSources::open(&inputs.data, tokenizer)?;
-    let enough = AtomicBool::new(false);
-    let mut clock = Clock { steps: Vec::new(), last: None, evaluation: None, end, user: stop, enough: &enough };
-    let device = Device::Cpu(cpu.clone());
-    albert::pretrain::pretrain(&recipe, &sources, &folder, StartMode::New, device, &enough, &mut clock)?;
-    fs::remove_dir_all(&folder).with_context(|| format!("{} cannot be removed", folder.display()))?;
-    let warm = clock.steps.split_off(TRIAL_WARMUP.min(clock.steps.len() - 1));
-    let step = median(warm);
-    let evaluation = clock.evaluation.unwrap_or(EVALUATION_STEPS * step);
-    Ok(Speed { step, evaluation })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// Held-out sentences, evenly spread, whose longest word that is a single piece is masked, and that word.
-fn prompts(tokenizer: &Tokenizer) -> Result<Vec<(String, String)>> {
-    let mut all = Vec::new();
-    for sentence in sentences(&SplitSettings::default(), Side::HeldOut)? {
-        let words: Vec<&str> = sentence.split(' ').collect();
-        if !WORDS.contains(&words.len()) {
-            continue;
-        }
-        let mut longest: Option<usize> = None;
-        for (at, word) in words.iter().enumerate() {
-            let is_longer = longest.is_none_or(|longest| word.len() > words[longest].len());
-            if is_longer && word.bytes().all(|c| c.is_ascii_lowercase()) && tokenizer.encode(word)?.len() == 1 {
-                longest = Some(at);
-            }
-        }
-        if let Some(at) = longest {
-            let masked = [&words[..at], &["[MASK]"], &words[at + 1..]].concat().join(" ");
-            all.push((masked, words[at].to_owned()));
-        }
-    }
-    ensure!(all.len() >= PROMPTS, "the held-out text has {} sentences to fill", all.len());
-    let step = all.len() / PROMPTS;
-    Ok(all.into_iter().skip(step / 2).step_by(step).take(PROMPTS).collect())
-}
-
-/// Prints held-out sentences with filled masks beside the words that were there, and the loss relative to the baseline.
-fn show(folder: &Path, cpu: Cpu, evaluation: Option<&EvaluationRecord<HeldOutFigures>>) -> Result<()> {
+/// Prints the predictions for the first held-out sentences, and the share that is right of all, next to that of a bag of words.
+fn show(classifier: &Path, device: &Device) -> Result<()> {
+    let split = SplitSettings::default();
+    let (training, held_out) = (sentences(&split, Side::Train)?, sentences(&split, Side::HeldOut)?);
+    let [train, _, test] = word_order::splits(&training, &held_out);
+    let mut predictor = Predictor::load(&[classifier.to_owned()], device)?;
+    let text = |example: &Example| Text { id: String::new(), first: example.text.clone(), second: None, label: None };
+    let predictions = predictor.predict(&Examples::Texts(test.iter().map(text).collect()))?;
+    let labels = predictor.task().problem.labels().to_vec();
+    let mut right = 0;
     let mut out = results();
-    let mut filler = MaskFiller::load(folder, Device::Cpu(cpu))?;
-    for (text, word) in prompts(&Tokenizer::load(folder)?)? {
-        let candidates = filler.fill(&text, 5)?.concat();
-        writeln!(out, "{text}\n    {word}: {}", fill_mask::line(&candidates))?;
+    for (at, (example, prediction)) in test.iter().zip(&predictions).enumerate() {
+        let Prediction::Class(probabilities) = prediction else { bail!("the classifier predicts classes") };
+        let best = (0..labels.len()).max_by(|&a, &b| probabilities[a].total_cmp(&probabilities[b])).unwrap_or(0);
+        let is_right = labels[best] == LABELS[example.label];
+        right += usize::from(is_right);
+        if at < SHOWN {
+            let verdict = if is_right { "right" } else { "wrong" };
+            writeln!(out, "{verdict}: {} ({:.2})  {}", labels[best], probabilities[best], example.text)?;
+        }
     }
-    let record = evaluation.context("the run ended without an evaluation")?;
-    writeln!(out, "{}", pretrain::evaluation_line(record, false))?;
+    writeln!(
+        out,
+        "right: {right} of {} sentences of held-out documents, {:.1} %; a bag of words: {:.1} %",
+        test.len(),
+        100.0 * right as f64 / test.len() as f64,
+        100.0 * word_order::bag_of_words(&train, &test)
+    )?;
     Ok(())
 }

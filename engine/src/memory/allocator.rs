@@ -72,7 +72,7 @@ fn out_of_memory(bytes: usize) -> ! {
     let mut rest = &mut text[..];
     let _ = writeln!(
         rest,
-        "error: cannot allocate {bytes} bytes; free memory or raise the limit (ulimit -v), lower batch.max_tokens, or set \
+        "error: cannot allocate {bytes} bytes; free memory or raise the limit (ulimit -v), give smaller batches, or set \
          ALBERT_THREADS to fewer threads"
     );
     let left = rest.len();

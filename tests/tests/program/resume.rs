@@ -147,3 +147,126 @@ fn sigterm_saves_ends_with_130_and_resumes_to_the_same_bytes() {
     }
     assert_same_run(&world.path("whole"), &world.path("stopped"), "stopped by SIGTERM");
 }
+
+/// Fails unless every command that takes a model folder accepts `run`; `tuned` is an output for fine-tuning.
+fn every_command_accepts(world: &World, run: &str) {
+    let path = |name: &str| world.text_path(name);
+    let (run, task, text) = (path(run), path("task"), path("text.txt"));
+    let [tuned, converted, page, tensors] = ["tuned", "converted", "page.html", "out.safetensors"].map(|name| {
+        let path = world.path(&format!("of-run/{name}"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        path.to_str().unwrap().to_owned()
+    });
+    for arguments in [
+        vec!["fill-mask", "--model", &run, "the [MASK] sings"],
+        vec!["embed", "--model", &run, &text],
+        vec!["convert", &run, &converted],
+        vec!["info", &run],
+        vec!["report", &run, "-o", &page],
+        vec!["forward", "--model", &run, "--text", "rain falls", "-o", &tensors],
+        vec!["finetune", "classify", "--model", &run, "--data", &task, "-o", &tuned, "--steps", "2"],
+    ] {
+        finish(&mut albert(&arguments)).succeeds();
+    }
+    fs::remove_dir_all(world.path("of-run")).unwrap();
+}
+
+#[test]
+fn a_stopped_or_killed_run_leaves_a_model_that_every_command_accepts() {
+    let world = World::new();
+    fs::create_dir_all(world.path("task")).unwrap();
+    fs::write(world.path("task/train.tsv"), "text\tlabel\nrain falls\twet\nthe sun\tdry\nnight rain\twet\n").unwrap();
+    fs::write(world.path("task/dev.tsv"), "text\tlabel\nrain\twet\nsun\tdry\n").unwrap();
+    // Before the first evaluation: stopped by a signal, and by its time.
+    let more = ["schedule.steps=100000", "evaluation.interval=0", "run.checkpoint_interval=0"];
+    let Started { mut child, rest } = start(&world.pretrain("stopped", &more)).unwrap_or_else(|said| panic!("{said}"));
+    thread::sleep(Duration::from_millis(60));
+    assert!(
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill is a program").success()
+    );
+    assert_eq!(child.wait().expect("it can be waited for").code(), Some(130));
+    let said = rest.join().expect("nothing panics there");
+    assert!(said.contains("the model is in"), "{said}");
+    every_command_accepts(&world, "stopped");
+    let told = finish(&mut albert(&world.pretrain("timed", &["--minutes", "0.05"]))).succeeds();
+    assert!(told.stderr.contains("done: ") && told.stderr.contains("next: "), "{}", told.stderr);
+    every_command_accepts(&world, "timed");
+    // Killed: with a checkpoint there is a model, without one there is advice.
+    for (name, interval, has_model) in [("killed", "2", true), ("at-once", "0", false)] {
+        let more = ["schedule.steps=100000", "evaluation.interval=0", &format!("run.checkpoint_interval={interval}")];
+        let Started { mut child, rest } = start(&world.pretrain(name, &more)).unwrap_or_else(|said| panic!("{said}"));
+        let run = world.path(name);
+        let has_checkpoint = || run.join("checkpoints").is_dir() && checkpoints(&run).len() == 2;
+        while if has_model { !has_checkpoint() } else { !run.join("metrics.jsonl").exists() } {
+            thread::sleep(Duration::from_millis(2));
+        }
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be waited for");
+        rest.join().expect("nothing panics there");
+        if has_model {
+            every_command_accepts(&world, name);
+        } else {
+            let run = world.text_path(name);
+            finish(&mut albert(&["fill-mask", "--model", &run, "a [MASK]"]))
+                .fails_with(&["killed before it saved a model", &format!("albert pretrain --resume -o '{run}'")]);
+        }
+    }
+}
+
+#[test]
+fn a_stopped_fine_tuning_leaves_a_model_that_classifies() {
+    let world = World::with_models();
+    let [model, run] = ["run", "stopped"].map(|name| world.text_path(name));
+    let long = "text\tlabel\nrain falls\twet\nthe sun\tdry\n".to_owned() + &"rain\twet\nsun\tdry\n".repeat(400);
+    fs::write(world.path("task/train.tsv"), long).unwrap();
+    let task = world.text_path("task");
+    let arguments = ["finetune", "classify", "--model", &model, "--data", &task, "-o", &run, "--steps", "100000"];
+    let arguments = arguments.iter().map(|&text| text.to_owned()).chain(["evaluation.interval=90000".to_owned()]);
+    let Started { mut child, rest } = start(&arguments.collect::<Vec<_>>()).unwrap_or_else(|said| panic!("{said}"));
+    thread::sleep(Duration::from_millis(60));
+    assert!(
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill is a program").success()
+    );
+    assert_eq!(child.wait().expect("it can be waited for").code(), Some(130));
+    let said = rest.join().expect("nothing panics there");
+    assert!(said.contains("the model is in"), "{said}");
+    let dev = world.text_path("task/dev.tsv");
+    for arguments in [
+        vec!["classify", "--model", &run, "rain falls"],
+        vec!["evaluate", "--model", &run, "--data", &dev],
+        vec!["predict", "--model", &run, "--input", &dev],
+        vec!["report", &run, "-o", &world.text_path("page.html")],
+        vec!["embed", "--model", &run, &dev],
+    ] {
+        finish(&mut albert(&arguments)).succeeds();
+    }
+}
+
+#[test]
+fn paths_of_any_characters_are_accepted() {
+    let world = World::new();
+    for name in ["cafe\u{301}", "a\u{a0}b", "it's \"so\"", "back\\slash", "two\nlines", "\u{1f600}"] {
+        fs::rename(world.path("data"), world.path(name)).unwrap();
+        let (data, tokenizer) = (world.text_path(name), world.text_path("tokenizer.json"));
+        let [recipe, run] = ["recipe.toml", &format!("run {name}")].map(|name| world.text_path(name));
+        let arguments =
+            ["pretrain", &recipe, "-o", &run, "--data", &data, "--tokenizer", &tokenizer, "schedule.steps=4"];
+        finish(&mut albert(&arguments)).succeeds();
+        let next = world.text_path(&format!("next {name}"));
+        finish(&mut albert(&["pretrain", "--from", &run, "--data", &data, "-o", &next, "schedule.steps=1"])).succeeds();
+        fs::rename(world.path(name), world.path("data")).unwrap();
+    }
+    let odd = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"od\xffd");
+    let world_path = |name: &str| world.path(name).into_os_string();
+    for (command, flag) in
+        [("pretrain", "--data"), ("pretrain", "--tokenizer"), ("pretrain", "--from"), ("finetune", "--model")]
+    {
+        let mut call = albert(&[command, if command == "finetune" { "classify" } else { "tiny" }]);
+        call.arg(flag).arg(odd).arg("-o").arg(world_path("odd"));
+        if command == "finetune" {
+            call.arg("--data").arg(world.path(""));
+        }
+        finish(&mut call).fails_with(&["the path must be UTF-8"]);
+    }
+    finish(albert(&["quickstart"]).arg("-o").arg(odd)).fails_with(&["the path must be UTF-8"]);
+}
