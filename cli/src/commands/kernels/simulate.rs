@@ -68,6 +68,10 @@ pub(crate) struct Arguments {
     /// Do not require a fence between cp.async and the wgmma or bulk copy that reads its bytes (Triton omits it)
     #[arg(long)]
     ignore_copy_fence: bool,
+    /// Take lanes of a warp that execute an instruction together as ordered by it, as code for GPUs before Volta
+    /// does; PTX does not promise it
+    #[arg(long)]
+    assume_convergence: bool,
     /// Print findings and metrics as JSON
     #[arg(long)]
     json: bool,
@@ -109,6 +113,7 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
         },
         init_fence: !arguments.ignore_init_fence,
         copy_fence: !arguments.ignore_copy_fence,
+        assume_convergence: arguments.assume_convergence,
         ..Options::default()
     };
     let report = module
@@ -188,10 +193,18 @@ fn as_json(report: &Report, unwritten: &Unwritten) -> Value {
             "line": finding.place.line,
             "source": finding.place.source.as_ref().map(|(file, line)| format!("{file}:{line}")),
             "instruction": finding.instruction,
+            "text": finding.text,
             "block": finding.block,
             "thread": finding.thread,
             "address": finding.address,
             "message": finding.message,
+            "other": finding.other.as_deref().map(|other| json!({
+                "who": other.who,
+                "line": other.place.line,
+                "source": other.place.source.as_ref().map(|(file, line)| format!("{file}:{line}")),
+                "instruction": other.instruction,
+                "text": other.text,
+            })),
             "times": finding.times,
         })
     };

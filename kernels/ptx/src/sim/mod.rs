@@ -28,7 +28,7 @@
 //! An [`Error`] means that a kernel cannot be run: text that is not PTX, an unknown instruction, a launch that does not
 //! fit or exceeds the [`Limits`]. Only the directives of a module and the bodies of launched entries have to be known.
 //! A defect of a running kernel is a [`Finding`] of its [`Report`], with the PTX line, the source line (`.loc`), block,
-//! thread and address; the run continues where that makes sense.
+//! thread and address, and with the earlier access of a race; the run continues where that makes sense.
 //!
 //! # Layers
 //!
@@ -41,7 +41,7 @@
 //!    `table` and `table_async`, from names to operations;
 //! 3. `text`, from PTX to decoded kernels: `lex`, `syntax`, `parse`, `module`; `entry`, `names`; `decode`, `cfg`
 //!    (reconvergence of branches), `body`;
-//! 4. `state` of a launch: `memory`, `shadow`; happens-before in `clocks`, `done`, `published`; `barrier`, `mbarrier`,
+//! 4. `state` of a launch: `memory`, `shadow`; happens-before in `clocks`, `warp_clock`, `done`, `published`; `barrier`, `mbarrier`,
 //!    `copy`, `bulk`, `products`, for which threads wait; `lanes`, `warp`, `block`, `machine`;
 //! 5. `exec`, effects of instructions on that state: `grid` runs blocks and warps, `dispatch` selects the operation,
 //!    the other files execute it; `completion` ends asynchronous operations;
@@ -54,12 +54,14 @@
 //!   function of the text, the inputs and the [`Options`].
 //! * Blocks run one after the other, unless the kernel can wait for another block (strong loads or atomic operations on
 //!   global memory); then they take turns.
-//! * Happens-before is tracked with vector clocks. Threads are ordered by barriers of the block, warp barriers and
-//!   shuffles (of the lanes in their mask), mbarriers, atomic operations and strong accesses with release, acquire and
-//!   fences, and waits for asynchronous operations. A release and an acquire of two blocks, and two atomic operations
-//!   of two blocks, must have a scope that includes both; a race because of a narrow scope names it. Lanes of a warp
-//!   are *not* ordered by running together. Two accesses that are not ordered, one of them a write and not both strong,
-//!   are a race, whatever the values.
+//! * Happens-before is tracked with vector clocks, by the memory consistency model of PTX. Threads are ordered by
+//!   barriers of the block and the cluster, warp barriers (of the lanes in their mask), mbarriers, atomic operations and
+//!   strong accesses with release, acquire and fences, and waits for asynchronous operations. A release and an acquire
+//!   of two blocks, and two atomic operations of two blocks, must have a scope that includes both; a race because of a
+//!   narrow scope names it. Lanes of a warp are *not* ordered by running together or by reconverging, nor by shuffles,
+//!   votes, matches, reductions of registers and elections, unless [`Options::assume_convergence`] says so. Two accesses
+//!   that are not ordered, one of them a write, are a race, whatever the values, except strong ones of one size and one
+//!   proxy. `docs/simulator.md` has a table of everything that orders.
 //! * Asynchronous operations end as late as allowed, at once, or at random ([`Completion`]). Until then their
 //!   destination holds ones and may not be accessed; a missing wait is found even where the operation has ended early.
 //! * The asynchronous proxy (bulk copies, `wgmma`) sees an ordinary write only after a `fence.proxy.async` on the path
@@ -74,7 +76,8 @@
 //!
 //! * Diverged lanes run one side after the other; a side that waits for the other is reported as a deadlock or an
 //!   endless loop, although the device would let both proceed.
-//! * Executions are sequentially consistent: weak behavior shows as a race, not as a value.
+//! * Executions are sequentially consistent: weak behavior shows as a race, not as a value. Two `fence.sc` do not order
+//!   each other: whoever relies on that needs values to know which came first.
 //! * Barriers of the block take whole warps: `barrier.sync` of part of a warp is reported as divergent.
 //! * Clusters have one block; multicast and remote arrivals are unknown instructions. Functions are not called (`call`
 //!   is unknown). No textures, surfaces, `.b128`, `im2col`, interleaved tensors, 8-bit floats or sparse products.
@@ -99,7 +102,7 @@ pub use exercise::{Exercised, exercise};
 pub use limits::Limits;
 pub use metrics::{Metrics, Site, SiteMemory};
 pub use options::{Argument, Options};
-pub use report::{Finding, FindingKind, Report};
+pub use report::{Finding, FindingKind, Other, Report};
 pub use schedule::{Completion, Schedule};
 pub use state::{Memory, Touched};
 pub use tensor_map::{Swizzle, TensorMap, TensorType};

@@ -42,6 +42,9 @@ pub struct Options {
     /// Whether bytes that `cp.async` has written must be fenced (`fence.proxy.async`) before `wgmma` or a bulk copy
     /// reads them. The manual requires it; Triton omits it.
     pub copy_fence: bool,
+    /// Whether lanes that execute an instruction together are ordered by it, as on devices before Volta and as code
+    /// relies on that was written or compiled for them. PTX does not promise it.
+    pub assume_convergence: bool,
     /// Most findings that are kept; more are only counted.
     pub max_findings: usize,
     /// Stop at the first finding.
@@ -58,6 +61,7 @@ impl Default for Options {
             approximation: Approximation::Exact,
             init_fence: true,
             copy_fence: true,
+            assume_convergence: false,
             max_findings: 100,
             first_finding_ends: false,
             max_instructions: 1_000_000,

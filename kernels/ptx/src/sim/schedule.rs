@@ -2,15 +2,16 @@
 
 use crate::num::philox::Stream;
 
-/// Order in which the warps of a block, the blocks of a grid and the sides of a branch run.
+/// Order in which the warps of a block, the blocks of a grid, the sides of a branch and the lanes of an atomic operation
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// In ascending order, 48 instructions each.
     RoundRobin,
-    /// At random, up to 24 instructions each.
+    /// At random, up to 24 instructions each; lanes in descending order if the seed is odd.
     Random(u64),
     /// One warp runs as far as it can before any other gets a turn; the seed chooses the order of preference. Seed 0
-    /// prefers the first, seed 1 the last, others a random order.
+    /// prefers the first, seed 1 the last, others a random order; lanes as for `Random`.
     Adversarial(u64),
 }
 
@@ -139,6 +140,11 @@ impl Chooser {
             Schedule::Random(_) => self.draw.below(2) == 0,
             Schedule::Adversarial(seed) => seed % 2 == 0,
         }
+    }
+
+    /// Whether the lanes of an atomic operation execute it in descending order: PTX leaves the order open.
+    pub(crate) fn lanes_descend(&self) -> bool {
+        matches!(self.schedule, Schedule::Random(seed) | Schedule::Adversarial(seed) if seed % 2 == 1)
     }
 
     /// The order in which `count` blocks begin.

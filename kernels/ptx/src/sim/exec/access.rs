@@ -1,10 +1,10 @@
 //! Loads, stores and atomic operations, and their checks.
 
 use crate::sim::{
-    FindingKind,
+    FindingKind, Other,
     isa::{Access, Atomic, Fetch, LOCAL_BASE, SHARED_BASE, Space, fetched, space_of, word},
     metrics::{sectors, wavefronts},
-    state::{Block, Conflict, Epoch, Flow, Issue, Machine, NARROW, STRONG, Spot, Thread},
+    state::{Block, Conflict, Epoch, Flow, Issue, Machine, NARROW, SIZE, STRONG, Spot, Thread, lanes},
 };
 
 impl Machine<'_> {
@@ -88,7 +88,7 @@ impl Machine<'_> {
     ) -> [u8; 16] {
         let Thread { w, lane, .. } = thread;
         let mut value = [0xFF; 16];
-        let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
+        let knows = |before: &Epoch| block.warps[w].clock.orders(before, &epoch, lane);
         let (unwritten, conflict, name) = match spot {
             Spot::Shared(at) => {
                 let conflict = block.shared.shadow.read(at, bytes, epoch, knows);
@@ -140,7 +140,7 @@ impl Machine<'_> {
     /// Writes up to 16 bytes for a thread, with all checks.
     pub(crate) fn write(&mut self, block: &mut Block, thread: Thread, spot: Spot, bytes: &[u8], epoch: Epoch) {
         let Thread { w, lane, .. } = thread;
-        let knows = |epoch: &Epoch| block.warps[w].clock.knows(epoch, lane);
+        let knows = |before: &Epoch| block.warps[w].clock.orders(before, &epoch, lane);
         let length = bytes.len();
         let (conflict, name) = match spot {
             Spot::Shared(at) => {
@@ -210,27 +210,29 @@ impl Machine<'_> {
 
     #[cold]
     pub(crate) fn report_race(&mut self, block: &Block, thread: Thread, name: &str, conflict: Conflict, verb: &str) {
-        let Thread { pc, .. } = thread;
-        let other = self.who(&conflict.other, block);
+        if self.findings.again(FindingKind::Race, thread.pc) {
+            return;
+        }
+        let other = self.other(&conflict.other, block);
         let does = if conflict.other_writes { "writes" } else { "reads" };
-        let scope = self.scope_note(block, pc, &conflict);
+        let scope = self.scope_note(block, thread.pc, &conflict);
         let message = format!(
             "{verb} byte {} of `{name}`, which {other} {does}, and nothing orders the two{scope}",
             conflict.byte
         );
-        self.report(FindingKind::Race, block, thread, None, || message);
+        self.report_pair(FindingKind::Race, block, thread, None, (other, message));
     }
 
     #[cold]
     pub(crate) fn report_pending(&mut self, block: &Block, thread: Thread, at: usize, by: u32, verb: &str) {
-        let issuer = &self.entry.code[by as usize - 1];
+        let (issuer, place) = (&self.entry.code[by as usize - 1], self.entry.place(by as usize - 1));
         let message = format!(
-            "{verb} byte {at} of shared memory, which `{}` ({}) has not finished writing; wait for it first",
+            "{verb} byte {at} of shared memory, which `{}` ({place}) has not finished writing; wait for it first",
             issuer.opcode,
-            issuer.place(&self.entry.files)
         );
+        let other = Other { who: String::new(), instruction: issuer.opcode.to_string(), place, text: String::new() };
         let address = Some(SHARED_BASE + at as u64);
-        self.report(FindingKind::Pending, block, thread, address, || message);
+        self.report_pair(FindingKind::Pending, block, thread, address, (other, message));
     }
 
     /// Counts the transactions of the accesses of a warp.
@@ -352,13 +354,18 @@ impl Machine<'_> {
         let addresses = self.addresses(block, issue, 0, 0);
         let mut old = [[0_u64; 32]; 8];
         let mut spots = Vec::with_capacity(32);
-        for thread in issue.threads() {
-            let lane = thread.lane;
+        let descends = self.chooser.lanes_descend();
+        for lane in lanes(if descends { mask.reverse_bits() } else { mask }) {
+            let lane = if descends { 31 - lane } else { lane };
+            let thread = issue.thread(lane);
             let Some(spot) = self.locate(block, thread, access.space, addresses[lane], whole, whole) else {
                 continue;
             };
             spots.push((lane, spot));
-            self.observe(block, thread, spot, addresses[lane], access);
+            // The read of a reduction is not part of an acquire pattern.
+            if returns {
+                self.observe(block, thread, spot, addresses[lane], access);
+            }
             let epoch = self.epoch(block, thread, strong_flags(access));
             self.publish(block, thread, spot, addresses[lane], access, true);
             // The write below is checked for races, so the value is read without a check of its own.
@@ -403,11 +410,13 @@ impl Machine<'_> {
 
 /// Flags of the epoch of an access.
 fn strong_flags(access: Access) -> u8 {
-    match access.order.is_strong() {
-        true if access.scope.reaches_other_blocks() => STRONG,
-        true => STRONG | NARROW,
-        false => 0,
+    if !access.order.is_strong() {
+        return 0;
     }
+    // Each element of a vector or of a packed pair is an access of its own.
+    let bits = if access.ty.is_pair() { 16 } else { access.ty.bits() };
+    let narrow = if access.scope.reaches_other_blocks() { 0 } else { NARROW };
+    STRONG | narrow | ((bits / 8).trailing_zeros() as u8 * SIZE)
 }
 
 fn address_of(spot: Spot) -> Option<u64> {

@@ -138,7 +138,7 @@ impl Machine<'_> {
         let clock = &block.warps[w].clock;
         let knows = remembering(|epoch: &Epoch| clock.knows(epoch, lane));
         let copies = self.options.copy_fence;
-        let fenced = remembering(|epoch: &Epoch| clock.knows_fenced(epoch, lane));
+        let fenced = remembering(|epoch: &Epoch| clock.all_fenced(epoch, 1 << lane, false));
         let shadow = &mut block.shared.shadow;
         // Searched first: the write below replaces the writes that are searched for.
         let unfenced = shadow.find_write(shared, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
@@ -189,7 +189,7 @@ impl Machine<'_> {
             moved += bytes;
             let clock = &block.warps[w].clock;
             let knows = remembering(|epoch: &Epoch| clock.knows(epoch, lane));
-            let fenced = remembering(|epoch: &Epoch| clock.knows_fenced(epoch, lane));
+            let fenced = remembering(|epoch: &Epoch| clock.all_fenced(epoch, 1 << lane, true));
             let region = self.memory.region(index);
             let unfenced = region.shadow.find_write(at, bytes, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
             let conflict = if loads {
@@ -222,11 +222,11 @@ impl Machine<'_> {
 
     #[cold]
     pub(crate) fn report_proxy(&mut self, block: &Block, thread: Thread, byte: usize, by: Epoch, verb: &str) {
-        let other = self.who(&by, block);
+        let other = self.other(&by, block);
         let message = format!(
             "{verb} byte {byte} through the asynchronous proxy, which {other} writes through the generic one, without fence.proxy.async"
         );
-        self.report(FindingKind::Proxy, block, thread, Some(SHARED_BASE + byte as u64), || message);
+        self.report_pair(FindingKind::Proxy, block, thread, Some(SHARED_BASE + byte as u64), (other, message));
     }
 
     /// Ends one copy into shared memory: the oldest, or one at random.

@@ -53,7 +53,9 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    pub(crate) fn cluster_arrive(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
+    /// A relaxed arrival passes on what earlier fences released, and initializations of mbarriers behind
+    /// `fence.mbarrier_init`.
+    pub(crate) fn cluster_arrive(&mut self, block: &mut Block, issue: Issue<'_>, releases: bool) -> Flow {
         let Issue { w, mask, .. } = issue;
         let live = block.warps[w].live;
         if mask != live {
@@ -62,12 +64,19 @@ impl Machine<'_> {
             self.report(FindingKind::Divergence, block, issue.first(), None, message);
         }
         let there = block.warps.iter().filter(|warp| warp.live != 0).count();
-        let known = block.warps[w].clock.publish(mask, live);
-        let cluster = &mut block.cluster;
-        cluster.warps.resize(block.warps.len(), 0);
+        let Block { cluster, warps, mbarriers, .. } = block;
+        let clock = &mut warps[w].clock;
+        if releases {
+            View::gather(&mut cluster.joined, &clock.publish(mask, live));
+        } else {
+            let fenced = lanes(mask).filter_map(|lane| clock.publish_fenced(lane, true).near);
+            fenced.for_each(|known| View::gather(&mut cluster.joined, &known));
+            mbarriers.hand_over(clock.timeline, mask, cluster.phase);
+        }
+        cluster.warps.resize(self.warps, 0);
+        cluster.waited.resize(self.warps, 0);
         cluster.warps[w] = cluster.phase + 1;
         cluster.arrived += 1;
-        View::gather(&mut cluster.joined, &known);
         if cluster.arrived >= there {
             cluster.arrived = 0;
             cluster.phase += 1;
@@ -96,9 +105,10 @@ impl Machine<'_> {
             warp.state = State::Polling { version, times: warp.polls };
             return Flow::Yield;
         }
+        cluster.waited[w] = arrived;
+        // Accesses between the arrival and the wait stay unordered.
         if let Some(completed) = &cluster.completed {
             warp.clock.acquire(mask, warp.live, completed);
-            warp.clock.sync(mask, warp.live);
         }
         Flow::Next
     }

@@ -1,4 +1,5 @@
-//! Collective instructions of a warp: shuffles, votes, reductions, warp barriers.
+//! Collective instructions of a warp: shuffles, votes, reductions, warp barriers. They exchange registers; the warp
+//! barrier alone orders memory.
 
 use crate::sim::{
     FindingKind,
@@ -24,14 +25,6 @@ impl Machine<'_> {
         Issue { mask: issue.mask & members, ..issue }
     }
 
-    /// [`Machine::gather`], after which the lanes are ordered.
-    fn synchronize<'i>(&mut self, block: &mut Block, issue: Issue<'i>, k: usize) -> Issue<'i> {
-        let issue = self.gather(block, issue, k);
-        let warp = &mut block.warps[issue.w];
-        warp.clock.sync(issue.mask, warp.live);
-        issue
-    }
-
     /// Writes the second destination, where there is one.
     fn define_second(&self, block: &mut Block, issue: Issue<'_>, values: &[u64; 32]) {
         if let Some(slot) = issue.i.destinations.get(1) {
@@ -41,14 +34,16 @@ impl Machine<'_> {
 
     pub(crate) fn warp_barrier(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
         self.check_sources(block, issue, &issue.i.sources);
-        self.synchronize(block, issue, 0);
+        let issue = self.gather(block, issue, 0);
+        let warp = &mut block.warps[issue.w];
+        warp.clock.sync(issue.mask, warp.live);
         Flow::Next
     }
 
     pub(crate) fn shuffle(&mut self, block: &mut Block, issue: Issue<'_>, mode: Shuffle) -> Flow {
         self.check_sources(block, issue, &issue.i.sources[1..]);
         let [a, b, c] = [0, 1, 2].map(|k| *self.source(block, issue, k));
-        let issue = self.synchronize(block, issue, 3);
+        let issue = self.gather(block, issue, 3);
         let Issue { i, w, mask, .. } = issue;
         let known = if i.sources[0] & CONSTANT == 0 { block.warps[w].defined[i.sources[0] as usize] } else { u32::MAX };
         let (mut values, mut valid, mut missing, mut absent) = ([0; 32], [0; 32], 0_u32, 0_u32);
@@ -79,7 +74,7 @@ impl Machine<'_> {
 
     pub(crate) fn vote(&mut self, block: &mut Block, issue: Issue<'_>, vote: Vote) -> Flow {
         self.check_sources(block, issue, &issue.i.sources);
-        let issue = self.synchronize(block, issue, 1);
+        let issue = self.gather(block, issue, 1);
         let flags = self.source(block, issue, 0);
         let holds = |lane: &usize| (flags[*lane] != 0) != issue.i.modifiers.negated;
         let ballot: u32 = lanes(issue.mask).filter(holds).map(|lane| 1 << lane).sum();
@@ -95,7 +90,7 @@ impl Machine<'_> {
 
     pub(crate) fn matching(&mut self, block: &mut Block, issue: Issue<'_>, all: bool) -> Flow {
         self.check_sources(block, issue, &issue.i.sources);
-        let issue = self.synchronize(block, issue, 1);
+        let issue = self.gather(block, issue, 1);
         let (mask, values) = (issue.mask, self.source(block, issue, 0));
         let same: [u64; 32] = std::array::from_fn(|lane| {
             lanes(mask).filter(|other| values[*other] == values[lane]).map(|other| 1_u64 << other).sum()
@@ -112,7 +107,7 @@ impl Machine<'_> {
 
     pub(crate) fn reduce(&mut self, block: &mut Block, issue: Issue<'_>, fetch: Fetch, ty: Type) -> Flow {
         self.check_sources(block, issue, &issue.i.sources);
-        let issue = self.synchronize(block, issue, 1);
+        let issue = self.gather(block, issue, 1);
         let values = self.source(block, issue, 0);
         let values = lanes(issue.mask).map(|lane| values[lane] & 0xFFFF_FFFF);
         let result = values.reduce(|a, b| fetched(fetch, ty, a, b, 0)).unwrap_or(0);

@@ -155,7 +155,7 @@ impl Machine<'_> {
             let warp = &mut block.warps[w];
             let mut known = warp.clock.nothing();
             let sequence = warp.copies.sequence;
-            known.learn(Epoch { timeline, clock: sequence, pc: pc as u32, lane: lane as u8, flags: 0 });
+            known.learn(Epoch { timeline, clock: sequence, pc: pc as u32, lane: lane as u8, flags: COPY });
             warp.copies.arrivals.push(Arrival { lane: lane as u8, at, pc, sequence, known });
         }
         if self.options.completion == Completion::Earliest {

@@ -60,7 +60,7 @@ impl Machine<'_> {
             Async::ProductCommit => self.product_commit(block, issue),
             Async::ProductWait => self.product_wait(block, issue),
             Async::SetRegisters { increases } => self.set_registers(block, issue, increases),
-            Async::ClusterArrive => self.cluster_arrive(block, issue),
+            Async::ClusterArrive { releases } => self.cluster_arrive(block, issue, releases),
             Async::ClusterWait => self.cluster_wait(block, issue),
             Async::MapShared => self.map_shared(block, issue),
             Async::Nothing => Flow::Next,
@@ -199,8 +199,8 @@ impl Machine<'_> {
                     withheld.note(pc as u32, &view);
                 }
             }
-            Fence::Proxy => warp.clock.fence_proxy(mask, warp.live),
-            Fence::BarrierInit => {}
+            Fence::Proxy(fence) => warp.clock.fence_proxy(mask, warp.live, fence),
+            Fence::BarrierInit => mbarriers.release(warp.clock.timeline, mask),
         }
         if !matches!(fence, Fence::Memory(_)) {
             let clock = &warp.clock;

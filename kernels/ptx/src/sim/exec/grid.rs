@@ -83,7 +83,9 @@ impl Module {
         let shared_bytes = machine.shared_bytes() as u32;
         machine.specials = special_values(launch, warps, shared_bytes, outline.cluster.is_some());
         machine.run();
-        Ok(machine.into_report())
+        let mut report = machine.into_report();
+        report.sort_and_quote(&self.text);
+        Ok(report)
     }
 }
 
@@ -268,6 +270,9 @@ impl<'a> Machine<'a> {
             self.fatal = true;
             return Flow::Yield;
         }
+        if self.options.assume_convergence && !mask.is_power_of_two() {
+            warp.clock.sync(mask, warp.live);
+        }
         self.counts[pc] += u64::from(mask.count_ones());
         self.metrics.issued += 1;
         if let Some((guard, negated)) = i.guard {
@@ -324,7 +329,11 @@ impl<'a> Machine<'a> {
     /// Ends the lanes of `mask`.
     fn leave(&mut self, block: &mut Block, w: usize, mask: u32) -> Flow {
         self.end_copies(block, w, mask);
-        block.warps[w].exit(mask);
+        let warp = &mut block.warps[w];
+        if mask != warp.live {
+            warp.clock.end(mask);
+        }
+        warp.exit(mask);
         if block.warps[w].state == State::Done {
             self.check_barriers(block);
             return Flow::Yield;

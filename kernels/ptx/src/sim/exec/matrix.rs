@@ -17,7 +17,7 @@
 use crate::sim::{
     FindingKind,
     isa::{Lane, Multiply, Space, Type, element},
-    state::{ALL, Block, Epoch, Flow, Issue, MANY, Machine, lanes},
+    state::{Block, Epoch, Flow, Issue, MANY, Machine, lanes},
 };
 use half::f16;
 
@@ -50,7 +50,7 @@ impl Machine<'_> {
                 let found = self.locate(block, thread, Some(Space::Shared), addresses[lane], 16, 16);
                 let Some(spot) = found else { continue };
                 spots.push((lane, spot));
-                let epoch = Epoch { lane: ALL, ..self.epoch(block, thread, 0) };
+                let epoch = Epoch { lane: MANY, ..self.epoch(block, thread, 0) };
                 let bytes = self.read(block, thread, spot, 16, epoch, false);
                 *values = std::array::from_fn(|k| u16::from_le_bytes([bytes[2 * k], bytes[2 * k + 1]]));
             }

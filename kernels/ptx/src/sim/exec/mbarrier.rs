@@ -13,7 +13,7 @@
 use crate::sim::{
     FindingKind,
     isa::{Arrive, SHARED_BASE, Space, Wait},
-    state::{Block, Flow, Issue, Machine, Mbarrier, Spot, State, Thread, View},
+    state::{Block, Flow, Issue, Machine, Mbarrier, Spot, State, Thread, View, lanes},
 };
 use std::collections::BTreeMap;
 
@@ -37,11 +37,12 @@ impl Machine<'_> {
             self.report(FindingKind::Barrier, block, thread, Some(address), message);
             return None;
         };
-        let init = state.init;
-        if !block.warps[w].clock.knows(&init, lane) {
-            let who = self.who(&init, block);
-            let message = || format!("uses an mbarrier that {who} initializes, and nothing orders the two");
-            self.report(FindingKind::Race, block, thread, Some(address), message);
+        let (init, waited) = (state.init, block.cluster.waited.get(w).copied().unwrap_or(0));
+        let handed_over = state.handed_over.is_some_and(|phase| phase < waited);
+        if !handed_over && !block.warps[w].clock.knows(&init, lane) {
+            let other = self.other(&init, block);
+            let message = format!("uses an mbarrier that {other} initializes, and nothing orders the two");
+            self.report_pair(FindingKind::Race, block, thread, Some(address), (other, message));
         }
         Some(at)
     }
@@ -96,8 +97,9 @@ impl Machine<'_> {
     pub(crate) fn mbarrier_arrive(&mut self, block: &mut Block, issue: Issue<'_>, arrive: Arrive) -> Flow {
         let Issue { i, w, mask, .. } = issue;
         self.check_sources(block, issue, &i.sources);
-        let warp = &mut block.warps[w];
-        let known = arrive.releases.then(|| warp.clock.publish(mask, warp.live));
+        let addresses = self.addresses(block, issue, 0, 0);
+        // Lanes that arrive at one mbarrier in one phase release together.
+        let mut together: Option<(usize, u64)> = None;
         let mut states = [0; 32];
         for thread in issue.threads() {
             let lane = thread.lane;
@@ -106,7 +108,17 @@ impl Machine<'_> {
             let count = if arrive.expects { 1 } else { operand };
             if let Some(state) = block.mbarriers.get(at) {
                 states[lane] = state.phase << 32 | state.pending as u64 & 0xFFFF_FFFF;
-                known.iter().for_each(|known| View::gather(&mut state.joined, known));
+                let warp = &mut block.warps[w];
+                if !arrive.releases {
+                    let known = warp.clock.publish_fenced(lane, true).near;
+                    known.iter().for_each(|known| View::gather(&mut state.joined, known));
+                } else if together != Some((at, state.phase)) {
+                    together = Some((at, state.phase));
+                    let own = addresses[lane];
+                    let rest = lanes(mask & u32::MAX << lane).filter(|other| addresses[*other] == own);
+                    let rest = rest.take(state.pending.max(1) as usize).fold(0, |rest, other| rest | 1 << other);
+                    View::gather(&mut state.joined, &warp.clock.publish(rest, warp.live));
+                }
             }
             if arrive.expects {
                 self.expect_bytes(block, thread, at, i64::from(operand));
@@ -200,11 +212,15 @@ impl Machine<'_> {
             }
         }
         self.define(block, issue, &over);
-        for (at, lanes) in &by_barrier {
+        for (at, mask) in &by_barrier {
             let Block { mbarriers, warps, .. } = block;
-            let (Some(state), true) = (mbarriers.get(*at), wait.acquires) else { continue };
+            let Some(completed) = mbarriers.get(*at).and_then(|state| state.completed.as_ref()) else { continue };
             let warp = &mut warps[w];
-            state.completed.iter().for_each(|completed| warp.clock.acquire(*lanes, warp.live, completed));
+            if wait.acquires {
+                warp.clock.acquire(*mask, warp.live, completed);
+            } else {
+                lanes(*mask).for_each(|lane| warp.clock.observe_relaxed(lane, Some(completed), None));
+            }
         }
         if by_barrier.is_empty() {
             let version = block.version;

@@ -48,7 +48,8 @@ impl Machine<'_> {
         }
     }
 
-    /// A strong store publishes what its thread released; an atomic operation keeps what was published before.
+    /// A strong store publishes what its thread released. An atomic operation keeps what was published before, and a
+    /// store what its own thread has published there: a release followed by a strong store is a release, too.
     pub(crate) fn publish(
         &mut self,
         block: &mut Block,
@@ -61,6 +62,7 @@ impl Machine<'_> {
         let Thread { w, lane, pc } = thread;
         let (own, wide) = (block.linear, access.scope.reaches_other_blocks());
         let shared = matches!(spot, Spot::Shared(_));
+        let key = key(block, spot, address);
         let warp = &mut block.warps[w];
         let releases = access.order.releases();
         let mut released = match releases && wide {
@@ -78,19 +80,20 @@ impl Machine<'_> {
         if shared {
             released.far = None;
         }
-        let key = key(block, spot, address);
         let nothing = released.near.is_none() && released.far.is_none();
+        let thread = Some((warp.clock.timeline, lane));
         let before = self.published.remove(&key).filter(|before| {
             // An atomic operation passes on what it overwrites if the two reach each other.
-            keeps && (before.writer == own || wide && before.scope.reaches_other_blocks())
+            keeps && (before.writer == own || wide && before.scope.reaches_other_blocks()) || before.only == thread
         });
+        let only = thread.filter(|_| before.as_ref().is_none_or(|before| before.only == thread));
         if nothing && before.is_none() {
             return;
         }
-        let fresh =
-            Published { writer: own, scope: access.scope, pc: pc as u32, near: Vec::new(), far: None, narrow: None };
+        let (scope, pc) = (access.scope, pc as u32);
+        let fresh = Published { writer: own, scope, pc, only, near: Vec::new(), far: None, narrow: None };
         let mut published = before.unwrap_or(fresh);
-        (published.writer, published.scope, published.pc) = (own, access.scope, pc as u32);
+        (published.writer, published.scope, published.pc, published.only) = (own, scope, pc, only);
         published.add(own, released);
         self.published.insert(key, published);
     }
@@ -101,6 +104,9 @@ impl Machine<'_> {
             let scope = self.entry.code.get(pc)?.operation.scope();
             scope.filter(|scope| !scope.reaches_other_blocks())
         };
+        if conflict.both_strong && !conflict.alike {
+            return ": strong accesses of different sizes or proxies race like others".to_string();
+        }
         let both = [pc, conflict.other.pc as usize];
         if let (true, Some((at, scope))) =
             (conflict.both_strong, both.into_iter().find_map(|pc| Some((pc, narrow(pc)?))))

@@ -208,8 +208,8 @@ impl Machine<'_> {
                 let found = self.locate(block, thread, Some(Space::Shared), address, 16, 16);
                 let Some(Spot::Shared(at)) = found else { return };
                 let clock = &block.warps[thread.w].clock;
-                let knows = |epoch: &Epoch| remember(&known, epoch, |epoch| clock.knows(epoch, 0));
-                let fenced = |epoch: &Epoch| remember(&shown, epoch, |epoch| clock.knows_fenced(epoch, 0));
+                let knows = |epoch: &Epoch| remember(&known, epoch, |epoch| clock.all_know(epoch, u32::MAX));
+                let fenced = |epoch: &Epoch| remember(&shown, epoch, |epoch| clock.all_fenced(epoch, u32::MAX, false));
                 let shadow = &mut block.shared.shadow;
                 let unfenced = shadow.find_write(at, 16, |by| by.needs_fence(copies) && knows(by) && !fenced(by));
                 let conflict = shadow.read(at, 16, epoch, knows);

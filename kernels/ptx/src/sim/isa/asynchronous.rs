@@ -26,7 +26,9 @@ pub(crate) enum Async {
     SetRegisters {
         increases: bool,
     },
-    ClusterArrive,
+    ClusterArrive {
+        releases: bool,
+    },
     ClusterWait,
     MapShared,
     /// Hints, and instructions without effect for clusters of one block and one kernel at a time.

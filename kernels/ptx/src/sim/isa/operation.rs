@@ -1,6 +1,6 @@
 //! Operations of decoded instructions.
 
-use super::{Async, Fetch, MemoryFence, Run, RunTwo, Scope, Space, Type};
+use super::{Async, Fetch, MemoryFence, ProxyFence, Run, RunTwo, Scope, Space, Type};
 
 /// Operation of an instruction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -151,7 +151,7 @@ pub(crate) enum Fence {
     /// Memory accesses of the thread.
     Memory(MemoryFence),
     /// Generic accesses before asynchronous ones.
-    Proxy,
+    Proxy(ProxyFence),
     /// Initialized barriers before asynchronous operations.
     BarrierInit,
 }

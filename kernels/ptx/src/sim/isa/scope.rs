@@ -31,6 +31,13 @@ impl Scope {
     }
 }
 
+/// `fence.proxy.async`: the memory in which it carries generic accesses over to the asynchronous proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProxyFence {
+    pub(crate) shared: bool,
+    pub(crate) global: bool,
+}
+
 /// A fence of the memory accesses of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryFence {

@@ -1,8 +1,8 @@
 //! The table of instructions beside the arithmetic of one lane (`alu`): names to operations and shapes of operands.
 
 use super::{
-    Access, Atomic, BarrierKind, Fence, Fetch, MemoryFence, Multiply, Opcode, Operation, Order, Scope, Shuffle, Space,
-    Type, Vote, fetch, space, table_async,
+    Access, Atomic, BarrierKind, Fence, Fetch, MemoryFence, Multiply, Opcode, Operation, Order, ProxyFence, Scope,
+    Shuffle, Space, Type, Vote, fetch, space, table_async,
 };
 
 /// An operation and the shape of its operands (see `decode`).
@@ -153,8 +153,9 @@ fn fence(opcode: &mut Opcode<'_>) -> Option<Fence> {
     }
     if opcode.take("proxy") {
         opcode.take("async").then_some(())?;
-        opcode.drop_all(&["global", "shared::cta", "shared::cluster"]);
-        return Some(Fence::Proxy);
+        let (global, shared) = (opcode.take("global"), opcode.take("shared::cta") || opcode.take("shared::cluster"));
+        let all = !(global || shared);
+        return Some(Fence::Proxy(ProxyFence { shared: shared || all, global: global || all }));
     }
     if opcode.take("mbarrier_init") {
         opcode.drop_all(&["release", "cluster"]);

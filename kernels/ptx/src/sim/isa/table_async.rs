@@ -24,10 +24,13 @@ pub(crate) fn find(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
         }
         "barrier" if opcode.parts.first() == Some(&"cluster") => {
             opcode.take("cluster");
-            opcode.drop_all(&["release", "relaxed", "acquire", "aligned"]);
-            let arrives = opcode.take("arrive");
-            if arrives {
-                return Some((Async::ClusterArrive, ""));
+            let relaxed = opcode.take("relaxed");
+            opcode.drop_all(&["release", "acquire", "aligned"]);
+            if opcode.take("arrive") {
+                return Some((Async::ClusterArrive { releases: !relaxed }, ""));
+            }
+            if relaxed {
+                return None;
             }
             opcode.take("wait").then_some((Async::ClusterWait, ""))
         }

@@ -30,6 +30,11 @@ types! {
 }
 
 impl Type {
+    /// Whether it is two elements in one register.
+    pub(crate) const fn is_pair(self) -> bool {
+        matches!(self, Type::F16x2 | Type::Bf16x2)
+    }
+
     pub(crate) const fn is_signed(self) -> bool {
         matches!(self, Type::S8 | Type::S16 | Type::S32 | Type::S64)
     }

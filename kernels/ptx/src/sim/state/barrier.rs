@@ -27,4 +27,6 @@ pub(crate) struct Cluster {
     pub(crate) completed: Option<View>,
     /// The phase that each warp has arrived for, plus 1.
     pub(crate) warps: Vec<u64>,
+    /// The phase that each warp has waited for, plus 1.
+    pub(crate) waited: Vec<u64>,
 }

@@ -6,14 +6,13 @@
 //! happen before: mostly one time for all 32 lanes, with a short list of exceptions (one lane has arrived at a barrier
 //! by itself).
 //!
-//! A release publishes the clocks of the releasing lanes, an acquire joins them. Within a warp, lanes are ordered only
-//! up to the last warp barrier or shuffle that included both.
+//! A release publishes the clocks of the releasing lanes, an acquire joins them (`warp_clock`).
 //!
-//! [`View`] holds two clocks. `seen` is happens-before; `fenced` is the part of it that a `fence.proxy.async`
-//! carried over to the asynchronous proxy.
+//! [`View`] holds three clocks. `seen` is happens-before; `fenced` and `fenced_global` are the parts of it that a
+//! `fence.proxy.async` carried over to the asynchronous proxy, in shared and in global memory.
 
-use super::{Done, lanes};
-use crate::sim::isa::MemoryFence;
+use super::Done;
+use crate::sim::isa::ProxyFence;
 use std::collections::BTreeMap;
 
 /// The lane of an access that all lanes of a warp make together.
@@ -36,6 +35,9 @@ pub(crate) const FLIGHT: u8 = 8;
 /// The access is strong within its block only: its scope is `cta` or `cluster`.
 pub(crate) const NARROW: u8 = 16;
 
+/// Factor of the logarithm of a strong access's bytes: 1 to 16.
+pub(crate) const SIZE: u8 = 32;
+
 /// The lane of what a bulk copy reads.
 pub(crate) const READS: u8 = 0;
 /// The lane of what a bulk copy writes.
@@ -56,6 +58,10 @@ pub(crate) struct Epoch {
 impl Epoch {
     pub(crate) fn is_strong(self) -> bool {
         self.flags & STRONG != 0
+    }
+    /// Whether both are of one proxy and one size.
+    pub(crate) fn is_like(self, other: &Epoch) -> bool {
+        (self.flags ^ other.flags) & (ASYNC | (7 * SIZE)) == 0
     }
     /// Whether a fence must carry it over to the asynchronous proxy; that of `cp.async` only if `copies` must be.
     pub(crate) fn needs_fence(self, copies: bool) -> bool {
@@ -81,6 +87,9 @@ pub(crate) struct VectorClock {
     foreign: BTreeMap<u32, u32>,
     /// For timelines that start bulk copies, in order: the copies that have finished reading and writing.
     flights: Vec<(u32, [Done; 2])>,
+    /// (timeline, lane, time) of lanes that ended before the rest of their warp: what such a lane did after that time
+    /// it has passed on to no thread, although the time of its warp goes on.
+    ended: Vec<(u32, u8, u32)>,
 }
 
 impl VectorClock {
@@ -89,14 +98,14 @@ impl VectorClock {
     }
 
     /// The time of all lanes of `timeline`.
-    fn uniform(&self, timeline: u32) -> u32 {
+    pub(super) fn uniform(&self, timeline: u32) -> u32 {
         match timeline.checked_sub(self.base).and_then(|at| self.own.get(at as usize)) {
             Some(time) => *time,
             None => self.foreign.get(&timeline).copied().unwrap_or(0),
         }
     }
 
-    fn raise(&mut self, timeline: u32, time: u32) {
+    pub(super) fn raise(&mut self, timeline: u32, time: u32) {
         match timeline.checked_sub(self.base).and_then(|at| self.own.get_mut(at as usize)) {
             Some(known) => *known = time.max(*known),
             None => {
@@ -106,7 +115,7 @@ impl VectorClock {
         }
     }
 
-    fn raise_lane(&mut self, timeline: u32, lane: u8, time: u32) {
+    pub(super) fn raise_lane(&mut self, timeline: u32, lane: u8, time: u32) {
         if self.uniform(timeline) >= time {
             return;
         }
@@ -124,12 +133,23 @@ impl VectorClock {
             return known.is_some_and(|(_, done)| done[usize::from(epoch.lane)].contains(epoch.clock));
         }
         if self.uniform(epoch.timeline) >= epoch.clock {
-            return true;
+            return self.ended.is_empty() || !self.is_lost(epoch);
         }
         let mut lanes = self.lanes.iter();
         lanes.any(|(timeline, lane, time)| {
             *timeline == epoch.timeline && *time >= epoch.clock && (*lane == epoch.lane || epoch.lane == ALL)
         })
+    }
+
+    /// Notes that `lane` has ended; what it did up to `time` it has passed on.
+    pub(super) fn end(&mut self, timeline: u32, lane: u8, time: u32) {
+        self.ended.push((timeline, lane, time));
+    }
+
+    /// Whether the access was made by a lane that ended without passing it on.
+    pub(super) fn is_lost(&self, epoch: &Epoch) -> bool {
+        let mut ended = self.ended.iter();
+        ended.any(|(timeline, lane, time)| (*timeline, *lane) == (epoch.timeline, epoch.lane) && *time < epoch.clock)
     }
 
     /// The finished bulk copies of `timeline`.
@@ -154,6 +174,11 @@ impl VectorClock {
         }
         other.foreign.iter().for_each(|(timeline, time)| self.raise(*timeline, *time));
         other.lanes.iter().for_each(|(timeline, lane, time)| self.raise_lane(*timeline, *lane, *time));
+        for ended in &other.ended {
+            if !self.ended.contains(ended) {
+                self.ended.push(*ended);
+            }
+        }
         let mut lanes = std::mem::take(&mut self.lanes);
         lanes.retain(|(timeline, _, time)| self.uniform(*timeline) < *time);
         self.lanes = lanes;
@@ -165,16 +190,46 @@ impl VectorClock {
 pub(crate) struct View {
     pub(crate) seen: VectorClock,
     pub(crate) fenced: VectorClock,
+    /// `None` before the first fence that includes global memory: few kernels have one.
+    pub(crate) fenced_global: Option<Box<VectorClock>>,
 }
 
 impl View {
     pub(crate) fn new(base: u32, warps: usize) -> Self {
-        View { seen: VectorClock::new(base, warps), fenced: VectorClock::new(base, warps) }
+        View { seen: VectorClock::new(base, warps), fenced: VectorClock::new(base, warps), fenced_global: None }
     }
 
     pub(crate) fn join(&mut self, other: &View) {
         self.seen.join(&other.seen);
         self.fenced.join(&other.fenced);
+        match (&mut self.fenced_global, &other.fenced_global) {
+            (Some(mine), Some(theirs)) => mine.join(theirs),
+            (mine @ None, Some(theirs)) => *mine = Some(theirs.clone()),
+            (_, None) => {}
+        }
+    }
+
+    /// Whether a `fence.proxy.async` has carried the access over to the asynchronous proxy.
+    pub(crate) fn is_fenced(&self, epoch: &Epoch, global: bool) -> bool {
+        match (&self.fenced_global, global) {
+            (Some(fenced), true) => fenced.knows(epoch),
+            (None, true) => false,
+            (_, false) => self.fenced.knows(epoch),
+        }
+    }
+
+    /// Executes a `fence.proxy.async`; `also` adds accesses that the view does not hold.
+    pub(crate) fn fence_proxy(&mut self, fence: ProxyFence, also: impl Fn(&mut VectorClock)) {
+        let View { seen, fenced, fenced_global } = self;
+        if fence.shared {
+            fenced.join(seen);
+            also(fenced);
+        }
+        if fence.global {
+            let fenced = fenced_global.get_or_insert_with(|| Box::new(seen.clone()));
+            fenced.join(seen);
+            also(fenced);
+        }
     }
 
     /// Joins `other` into a view that may be empty.
@@ -185,316 +240,15 @@ impl View {
         }
     }
 
-    /// Orders the finished access `epoch` before. Accesses of the asynchronous proxy need no fence.
+    /// Orders the finished access `epoch` before: of the asynchronous proxy, which needs no fence, or of `cp.async`.
     pub(crate) fn learn(&mut self, epoch: Epoch) {
-        for clock in [&mut self.seen, &mut self.fenced] {
-            match epoch.lane {
-                lane if epoch.flags & FLIGHT != 0 => {
-                    clock.flights_of(epoch.timeline)[usize::from(lane)].insert(epoch.clock, epoch.clock);
-                }
-                ALL => clock.raise(epoch.timeline, epoch.clock),
-                lane => clock.raise_lane(epoch.timeline, lane, epoch.clock),
+        let seen = &mut self.seen;
+        match epoch.lane {
+            lane if epoch.flags & FLIGHT != 0 => {
+                seen.flights_of(epoch.timeline)[usize::from(lane)].insert(epoch.clock, epoch.clock);
             }
+            ALL => seen.raise(epoch.timeline, epoch.clock),
+            lane => seen.raise_lane(epoch.timeline, lane, epoch.clock),
         }
-    }
-}
-
-/// The clocks of the lanes of a warp.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WarpClock {
-    pub(crate) timeline: u32,
-    base: u32,
-    warps: usize,
-    /// Now.
-    pub(crate) clock: u32,
-    /// Time up to which all lanes are ordered.
-    synced: u32,
-    /// The part common to all lanes.
-    common: View,
-    /// The part of one lane beyond that.
-    extra: Vec<Option<Box<View>>>,
-    has_extra: bool,
-    /// Time up to which the lane of the column happens before that of the row, where warp barriers had some lanes only.
-    pairs: Option<Box<[[u32; 32]; 32]>>,
-    /// The last fences of each lane.
-    fences: [Fenced; 32],
-    /// For each lane, up to which of its own `cp.async` it has waited.
-    copied: [u32; 32],
-    /// Views that a lane has read in strong loads and not yet fenced.
-    unfenced: Vec<Option<Box<Unfenced>>>,
-}
-
-/// The fences of a lane that release.
-#[derive(Clone, Copy, Debug, Default)]
-struct Fenced {
-    /// Time of the last one.
-    any: u32,
-    /// Time of the last one whose scope reaches other blocks.
-    wide: u32,
-    /// The instruction of the last one whose scope does not.
-    narrow: u32,
-}
-
-/// Views that strong loads of a lane have read; they take effect at a fence.
-#[derive(Clone, Debug)]
-struct Unfenced {
-    /// Published by the lane's own block.
-    near: View,
-    /// Published by any block: a fence must reach that far.
-    far: Option<View>,
-}
-
-/// Views that a strong store publishes without being a release itself: those of earlier fences.
-#[derive(Debug, Default)]
-pub(crate) struct Released {
-    /// For threads of the same block.
-    pub(crate) near: Option<View>,
-    /// For threads of all blocks.
-    pub(crate) far: Option<View>,
-    /// The instruction whose scope withholds part of `near` from other blocks.
-    pub(crate) narrow: Option<u32>,
-}
-
-impl WarpClock {
-    /// The clock of warp `index` of a block whose first timeline is `base`.
-    pub(crate) fn new(base: u32, index: usize, warps: usize) -> Self {
-        WarpClock {
-            timeline: base + index as u32,
-            base,
-            warps,
-            clock: 1,
-            common: View::new(base, warps),
-            extra: vec![None; 32],
-            unfenced: vec![None; 32],
-            ..WarpClock::default()
-        }
-    }
-
-    /// Whether the access happens before the next one of `lane`.
-    #[inline]
-    pub(crate) fn knows(&self, epoch: &Epoch, lane: usize) -> bool {
-        if epoch.timeline == self.timeline {
-            if usize::from(epoch.lane) == lane || epoch.lane == ALL || epoch.clock <= self.synced {
-                return true;
-            }
-            if let Some(pairs) = &self.pairs
-                && epoch.lane < ALL
-                && epoch.clock <= pairs[lane][usize::from(epoch.lane)]
-            {
-                return true;
-            }
-        }
-        if epoch.timeline == self.timeline + self.warps as u32
-            && usize::from(epoch.lane) == lane
-            && epoch.clock <= self.copied[lane]
-        {
-            return true;
-        }
-        self.common.seen.knows(epoch) || self.extra[lane].as_ref().is_some_and(|extra| extra.seen.knows(epoch))
-    }
-
-    /// Notes that the lanes of `mask` have waited for their own copies up to these.
-    pub(crate) fn wait_copies(&mut self, mask: u32, over: &[u32; 32]) {
-        lanes(mask).for_each(|lane| self.copied[lane] = self.copied[lane].max(over[lane]));
-    }
-
-    /// Adds the copies that the lanes of `mask` have waited for to `view`.
-    fn tell_copies(&self, view: &mut View, mask: u32, live: u32) {
-        let timeline = self.timeline + self.warps as u32;
-        let least = lanes(mask).map(|lane| self.copied[lane]).min().unwrap_or(0);
-        if mask & live == live {
-            view.seen.raise(timeline, least);
-        }
-        for lane in lanes(mask).filter(|lane| self.copied[*lane] > 0) {
-            view.seen.raise_lane(timeline, lane as u8, self.copied[lane]);
-        }
-    }
-
-    /// Whether the access happens before an operation of the asynchronous proxy that `lane` starts.
-    pub(crate) fn knows_fenced(&self, epoch: &Epoch, lane: usize) -> bool {
-        self.common.fenced.knows(epoch) || self.extra[lane].as_ref().is_some_and(|extra| extra.fenced.knows(epoch))
-    }
-
-    /// Publishes the view of the lanes of `mask`. Their later accesses are not part of it.
-    pub(crate) fn publish(&mut self, mask: u32, live: u32) -> View {
-        let mut view = self.common.clone();
-        for lane in lanes(mask) {
-            if let Some(extra) = &self.extra[lane] {
-                view.join(extra);
-            }
-        }
-        self.tell_copies(&mut view, mask, live);
-        if mask & live == live {
-            view.seen.raise(self.timeline, self.clock);
-        } else {
-            view.seen.raise(self.timeline, self.synced);
-            for lane in lanes(mask) {
-                view.seen.raise_lane(self.timeline, lane as u8, self.clock);
-                if let Some(pairs) = &self.pairs {
-                    for (other, time) in pairs[lane].iter().enumerate() {
-                        view.seen.raise_lane(self.timeline, other as u8, *time);
-                    }
-                }
-            }
-        }
-        self.clock += 1;
-        view
-    }
-
-    /// An empty view.
-    pub(crate) fn nothing(&self) -> View {
-        View::new(self.base, self.warps)
-    }
-
-    /// The views of `lane` at its last fences, which a strong store publishes; `near` only if it is wanted.
-    pub(crate) fn publish_fenced(&self, lane: usize, wants_near: bool) -> Released {
-        let Fenced { any, wide, narrow } = self.fences[lane];
-        let until = |fence: u32| {
-            let mut view = self.common.clone();
-            if let Some(extra) = &self.extra[lane] {
-                view.join(extra);
-            }
-            view.seen.raise(self.timeline, self.synced.min(fence));
-            view.seen.raise_lane(self.timeline, lane as u8, fence);
-            view
-        };
-        Released {
-            near: (wants_near && any > 0).then(|| until(any)),
-            far: (wide > 0).then(|| until(wide)),
-            narrow: (any > wide).then_some(narrow),
-        }
-    }
-
-    /// The part of `lane` beyond the common one.
-    fn extra(&mut self, lane: usize) -> &mut View {
-        let (base, warps) = (self.base, self.warps);
-        self.has_extra = true;
-        self.extra[lane].get_or_insert_with(|| Box::new(View::new(base, warps)))
-    }
-
-    /// Joins a published view into those of the lanes of `mask`.
-    pub(crate) fn acquire(&mut self, mask: u32, live: u32, view: &View) {
-        if mask & live == live {
-            self.common.join(view);
-            self.synced = self.synced.max(self.common.seen.uniform(self.timeline));
-            return;
-        }
-        for lane in lanes(mask) {
-            self.extra(lane).join(view);
-        }
-    }
-
-    /// Orders the finished access `epoch` before the lanes of `mask`.
-    pub(crate) fn learn(&mut self, mask: u32, live: u32, epoch: Epoch) {
-        let mut view = View::new(self.base, self.warps);
-        view.learn(epoch);
-        self.acquire(mask, live, &view);
-    }
-
-    /// Orders the lanes of `mask` among each other, at a barrier or shuffle.
-    pub(crate) fn sync(&mut self, mask: u32, live: u32) {
-        if mask & live == live {
-            if self.has_extra {
-                for extra in &mut self.extra {
-                    if let Some(extra) = extra.take() {
-                        self.common.join(&extra);
-                    }
-                }
-                self.has_extra = false;
-            }
-            let mut common = std::mem::take(&mut self.common);
-            self.tell_copies(&mut common, mask, live);
-            self.common = common;
-            self.pairs = None;
-            self.synced = self.clock;
-        } else {
-            let pairs = self.pairs.get_or_insert_with(|| Box::new([[0; 32]; 32]));
-            let mut row = [0; 32];
-            for lane in lanes(mask) {
-                row.iter_mut().zip(&pairs[lane]).for_each(|(row, known)| *row = (*row).max(*known));
-            }
-            lanes(mask).for_each(|lane| row[lane] = self.clock);
-            lanes(mask).for_each(|lane| pairs[lane] = row);
-            if self.has_extra || lanes(mask).any(|lane| self.copied[lane] > 0) {
-                self.has_extra = true;
-                let mut joined = View::new(self.base, self.warps);
-                self.tell_copies(&mut joined, mask, live);
-                lanes(mask).filter_map(|lane| self.extra[lane].as_ref()).for_each(|extra| joined.join(extra));
-                lanes(mask).for_each(|lane| self.extra[lane] = Some(Box::new(joined.clone())));
-            }
-        }
-        self.clock += 1;
-    }
-
-    /// Executes a memory fence of the lanes of `mask`. Returns the view that they have read and cannot acquire because
-    /// the fence's scope does not reach the blocks that have published it.
-    pub(crate) fn fence(&mut self, mask: u32, live: u32, fence: MemoryFence, pc: u32) -> Option<View> {
-        let (wide, mut withheld) = (fence.scope.reaches_other_blocks(), None);
-        for lane in lanes(mask) {
-            if fence.releases {
-                let fenced = &mut self.fences[lane];
-                fenced.any = self.clock;
-                if wide {
-                    fenced.wide = self.clock;
-                } else {
-                    fenced.narrow = pc;
-                }
-            }
-            if let Some(read) = self.unfenced[lane].take_if(|_| fence.acquires) {
-                self.acquire(1 << lane, live, &read.near);
-                match read.far {
-                    Some(far) if wide => self.acquire(1 << lane, live, &far),
-                    Some(far) => {
-                        withheld = Some(far.clone());
-                        let near = self.nothing();
-                        self.unfenced[lane] = Some(Box::new(Unfenced { near, far: Some(far) }));
-                    }
-                    None => {}
-                }
-            }
-        }
-        self.clock += 1;
-        withheld
-    }
-
-    /// Notes the views that a strong load of `lane` has read: they take effect at the next fence, `far` at the next
-    /// that reaches other blocks.
-    pub(crate) fn observe_relaxed(&mut self, lane: usize, near: Option<&View>, far: Option<&View>) {
-        if near.is_none() && far.is_none() {
-            return;
-        }
-        let (base, warps) = (self.base, self.warps);
-        let nothing = || View::new(base, warps);
-        let met = self.unfenced[lane].get_or_insert_with(|| Box::new(Unfenced { near: nothing(), far: None }));
-        if let Some(near) = near {
-            met.near.join(near);
-        }
-        if let Some(far) = far {
-            met.far.get_or_insert_with(nothing).join(far);
-        }
-    }
-
-    /// `fence.proxy.async` of the lanes of `mask`.
-    pub(crate) fn fence_proxy(&mut self, mask: u32, live: u32) {
-        if mask & live == live {
-            let View { seen, fenced } = &mut self.common;
-            fenced.join(seen);
-            fenced.raise(self.timeline, self.clock);
-            for extra in self.extra.iter_mut().flatten() {
-                let View { seen, fenced } = &mut **extra;
-                fenced.join(seen);
-            }
-        } else {
-            for lane in lanes(mask) {
-                self.extra(lane);
-                let Some(extra) = &mut self.extra[lane] else { continue };
-                let View { seen, fenced } = &mut **extra;
-                fenced.join(&self.common.seen);
-                fenced.join(seen);
-                fenced.raise(self.timeline, self.synced);
-                fenced.raise_lane(self.timeline, lane as u8, self.clock);
-            }
-        }
-        self.clock += 1;
     }
 }

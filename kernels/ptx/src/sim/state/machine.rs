@@ -3,7 +3,7 @@
 use super::{Block, Epoch, Issue, Memory, Published, Thread, first, lanes, timelines};
 use crate::Launch;
 use crate::sim::{
-    Approximation, Finding, FindingKind, Options,
+    Approximation, Finding, FindingKind, Options, Other,
     isa::{CONSTANT, SINK},
     metrics::{Metrics, Traffic},
     report::Findings,
@@ -146,25 +146,54 @@ impl Machine<'_> {
         address: Option<u64>,
         message: impl FnOnce() -> String,
     ) {
+        self.add(kind, block, thread, address, || (message(), None));
+    }
+
+    /// Adds a finding about an access and an earlier one.
+    #[cold]
+    pub(crate) fn report_pair(
+        &mut self,
+        kind: FindingKind,
+        block: &Block,
+        thread: Thread,
+        address: Option<u64>,
+        (other, message): (Other, String),
+    ) {
+        self.add(kind, block, thread, address, || (message, Some(Box::new(other))));
+    }
+
+    fn add(
+        &mut self,
+        kind: FindingKind,
+        block: &Block,
+        thread: Thread,
+        address: Option<u64>,
+        make: impl FnOnce() -> (String, Option<Box<Other>>),
+    ) {
         let Thread { w, lane, pc } = thread;
         self.fatal |= self.options.first_finding_ends;
         let (entry, launch) = (self.entry, self.launch);
         let pc = pc.min(entry.code.len() - 1);
-        self.findings.add(kind, pc as u32, self.options.max_findings, || Finding {
-            kind,
-            kernel: entry.name.clone(),
-            place: entry.place(pc),
-            instruction: entry.code[pc].opcode.to_string(),
-            block: block.position,
-            thread: position(32 * w + lane, launch.block),
-            address,
-            message: message(),
-            times: 1,
+        self.findings.add(kind, pc, self.options.max_findings, || {
+            let (message, other) = make();
+            Finding {
+                kind,
+                kernel: entry.name.clone(),
+                place: entry.place(pc),
+                instruction: entry.code[pc].opcode.to_string(),
+                text: String::new(),
+                block: block.position,
+                thread: position(32 * w + lane, launch.block),
+                address,
+                message,
+                other,
+                times: 1,
+            }
         });
     }
 
-    /// Description of the thread, block and instruction of an access.
-    pub(crate) fn who(&self, epoch: &Epoch, block: &Block) -> String {
+    /// The access of `epoch`, for a message about an access of `block`.
+    pub(crate) fn other(&self, epoch: &Epoch, block: &Block) -> Other {
         let timelines = timelines(self.warps);
         let (other, timeline) = (epoch.timeline / timelines, epoch.timeline % timelines);
         let (class, warp) = (timeline as usize / self.warps, timeline as usize % self.warps);
@@ -180,9 +209,13 @@ impl Machine<'_> {
         } else {
             format!(" of block {:?}", position(other as usize, self.launch.grid))
         };
-        let at = self.entry.code.get(epoch.pc as usize);
-        let at = at.map_or_else(String::new, |i| format!(" (`{}`, {})", i.opcode, i.place(&self.entry.files)));
-        format!("{thread}{unit}{place}{at}")
+        let pc = (epoch.pc as usize).min(self.entry.code.len() - 1);
+        Other {
+            who: format!("{thread}{unit}{place}"),
+            place: self.entry.place(pc),
+            instruction: self.entry.code[pc].opcode.to_string(),
+            text: String::new(),
+        }
     }
 
     pub(crate) fn approximation(&self) -> Approximation {

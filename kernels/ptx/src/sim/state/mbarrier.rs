@@ -25,6 +25,10 @@ pub(crate) struct Mbarrier {
     pub(crate) init: Epoch,
     /// A fence has made the initialization visible to asynchronous operations.
     pub(crate) visible: bool,
+    /// Its thread has executed `fence.mbarrier_init` since.
+    pub(crate) released: bool,
+    /// The phase of the cluster's barrier at which its thread then arrived.
+    pub(crate) handed_over: Option<u64>,
 }
 
 impl Mbarriers {
@@ -45,6 +49,23 @@ impl Mbarriers {
             let address = SHARED_BASE + *at as u64;
             format!("mbarrier at {address:#x}: phase {phase}, {pending} of {expected} arrivals and {bytes} bytes are missing")
         })
+    }
+
+    /// Those that lanes of a warp have initialized.
+    fn of(&mut self, timeline: u32, mask: u32) -> impl Iterator<Item = &mut Mbarrier> {
+        self.all.values_mut().filter(move |state| state.init.timeline == timeline && mask >> state.init.lane & 1 == 1)
+    }
+
+    /// Executes `fence.mbarrier_init` in lanes of a warp.
+    pub(crate) fn release(&mut self, timeline: u32, mask: u32) {
+        self.of(timeline, mask).for_each(|state| state.released = true);
+    }
+
+    /// Orders released initializations of lanes of a warp before those who wait for `phase` of the cluster's barrier.
+    pub(crate) fn hand_over(&mut self, timeline: u32, mask: u32, phase: u64) {
+        for state in self.of(timeline, mask).filter(|state| state.released) {
+            state.handed_over.get_or_insert(phase);
+        }
     }
 
     /// Makes the initializations that a fencing thread `knows` visible to asynchronous operations.

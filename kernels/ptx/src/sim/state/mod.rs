@@ -14,12 +14,13 @@ mod products;
 mod published;
 mod shadow;
 mod warp;
+mod warp_clock;
 
 pub(crate) use barrier::{Barrier, Cluster};
 pub(crate) use block::Block;
 pub(crate) use bulk::{Engine, Flight, Goal, Piece};
 pub(crate) use clocks::{
-    ALL, ASYNC, COPY, Epoch, FLIGHT, MANY, NARROW, READS, Released, SET, STRONG, View, WRITES, WarpClock, timelines,
+    ALL, ASYNC, COPY, Epoch, FLIGHT, MANY, NARROW, READS, SET, SIZE, STRONG, VectorClock, View, WRITES, timelines,
 };
 pub(crate) use copy::{Arrival, AsyncCopy, Copies};
 pub(crate) use done::Done;
@@ -32,3 +33,4 @@ pub(crate) use products::{A, Matrix, Pending, Products};
 pub(crate) use published::{Published, Withheld};
 pub(crate) use shadow::{Conflict, Shadow, remember, remembering};
 pub(crate) use warp::{State, Warp};
+pub(crate) use warp_clock::{Released, WarpClock};

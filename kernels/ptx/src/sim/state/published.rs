@@ -13,6 +13,8 @@ pub(crate) struct Published {
     pub(crate) writer: u32,
     pub(crate) scope: Scope,
     pub(crate) pc: u32,
+    /// Timeline and lane of the only thread whose stores have published; `None` if there are several.
+    pub(crate) only: Option<(u32, usize)>,
     /// For threads of the same block only, by block.
     pub(crate) near: Vec<(u32, View)>,
     /// For threads of all blocks.

@@ -92,14 +92,17 @@ pub(crate) struct Conflict {
     pub(crate) byte: usize,
     pub(crate) other: Epoch,
     pub(crate) other_writes: bool,
-    /// Both are strong: the race is due to a narrow scope.
+    /// Both are strong: the race is due to a narrow scope, or they are not alike.
     pub(crate) both_strong: bool,
+    /// Both are of one proxy and one size.
+    pub(crate) alike: bool,
 }
 
 impl Epoch {
     /// The race of this access with `other`.
     fn conflict(self, byte: usize, other: Epoch, other_writes: bool) -> Conflict {
-        Conflict { byte, other, other_writes, both_strong: other.is_strong() && self.is_strong() }
+        let both_strong = other.is_strong() && self.is_strong();
+        Conflict { byte, other, other_writes, both_strong, alike: self.is_like(&other) }
     }
 }
 
@@ -219,10 +222,11 @@ impl Shadow {
     }
 }
 
-/// Whether both accesses are strong, each with a scope that the other's thread is in: then they do not race.
+/// Whether both accesses are strong, of one proxy and one size, each with a scope that the other's thread is in: then
+/// they do not race.
 fn reach_each_other(a: &Epoch, b: &Epoch, timelines: u32) -> bool {
     let narrow = (a.flags | b.flags) & NARROW != 0;
-    a.is_strong() && b.is_strong() && (!narrow || a.timeline / timelines == b.timeline / timelines)
+    a.is_strong() && b.is_strong() && a.is_like(b) && (!narrow || a.timeline / timelines == b.timeline / timelines)
 }
 
 /// The flags of an epoch for two reads: strong if both are, narrow if one is.

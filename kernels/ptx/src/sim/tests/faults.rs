@@ -38,10 +38,8 @@ fn accesses_outside_an_allocation_are_found_with_their_rust_line() {
 
 #[test]
 fn reads_of_uninitialized_values_are_found() {
-    assert!(
-        fault("add.u32 %u1, %u2, 1; st.global.u32 [%rd1], %u1;")
-            .contains("register %u1, which was never written or is computed")
-    );
+    let all = hand("add.u32 %u1, %u2, 1; st.global.u32 [%rd1], %u1;").join("\n");
+    assert!(all.contains("register %u1, which was never written or is computed"), "{all}");
     assert!(fault("ld.global.f32 %f0, [%rd1];").contains("byte 0 of `y`, which was never written"));
     assert!(fault("setp.lt.u32 p, %u0, 4; @q mov.u32 %u1, 1;").contains("register q, which was never written"));
     assert!(fault("setp.lt.u32 p, %u0, 2; @p mov.u32 %u1, 1; add.u32 %u2, %u1, 1; mad.wide.u32 %rd2, %u0, 4, %rd1; st.global.u32 [%rd2], %u2;").contains("thread [2, 0, 0]"));

@@ -10,6 +10,7 @@ mod hopper;
 mod instructions;
 mod limits;
 mod matrices;
+mod order;
 mod products;
 mod races;
 mod scopes;

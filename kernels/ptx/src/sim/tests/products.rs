@@ -197,6 +197,15 @@ fn products_without_their_rules_are_found() {
     Problem { commit: "", ..good() }.found(FindingKind::Pending);
     Problem { between: "mov.b32 %r4, %t;", ..good() }.found(FindingKind::Pending);
     Problem { proxy: "", ..good() }.found(FindingKind::Proxy);
+    Problem { proxy: "fence.proxy.async.shared::cta;", ..good() }.agrees();
+    Problem { proxy: "fence.proxy.async.global;", ..good() }.found(FindingKind::Proxy);
+    // Lane 0 alone knows of its write; all lanes read the operand.
+    let with_a = || Problem::new(16, Some(k_major(64, 64)), k_major(64, 16));
+    let write =
+        "setp.eq.u32 %p2, %t, 0; @%p2 ld.shared.b32 %r3, [%r0]; @%p2 st.shared.b32 [%r0], %r3; @%p2 fence.proxy.async;";
+    let after = |sync: &str| format!("{write} {sync} wgmma.fence.sync.aligned;").leak() as &'static str;
+    Problem { fence: after("bar.warp.sync -1;"), ..with_a() }.agrees();
+    Problem { fence: after(""), ..with_a() }.found(FindingKind::Race);
     // The operand is overwritten before the product has read it.
     let reuse = "bar.sync 0; setp.eq.u32 %p2, %t, 0; add.u32 %r9, %r0, 8192; @%p2 st.shared.u32 [%r9], %t;";
     Problem { between: reuse, ..good() }.found(FindingKind::Race);
