@@ -201,6 +201,7 @@ impl Machine<'_> {
             (0 | 1, lane) if lane < 32 => {
                 format!("thread {:?}", position(32 * warp + usize::from(lane), self.launch.block))
             }
+            (0, _) => format!("several threads of warp {warp}"),
             _ => format!("warp {warp}"),
         };
         let unit = ["", "'s cp.async", "'s bulk copy", "'s wgmma"][class];
