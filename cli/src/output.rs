@@ -148,11 +148,12 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// `path`, or standard output for `-` and for nothing.
+    /// `path`, or standard output for `-` and for nothing. The name has no ending or one of text.
     pub(crate) fn create(path: Option<&Path>) -> anyhow::Result<Self> {
         match path.filter(|path| *path != Path::new("-")) {
             None => Ok(Self::Standard(results())),
             Some(path) => {
+                check_ending(path, TEXT)?;
                 check_output(path)?;
                 Ok(Self::File(Box::new(BufWriter::new(AtomicFile::create(path)?)), path.to_owned()))
             }
@@ -181,6 +182,22 @@ impl Sink {
         }
         Ok(())
     }
+}
+
+/// Endings of files of text.
+const TEXT: &[&str] = &["txt", "text", "tsv", "jsonl", "ndjson", "json", "conll", "out", "log", "ids"];
+
+/// Refuses a name whose ending is not one of `known`; a name without an ending is accepted.
+pub(crate) fn check_ending(path: &Path, known: &[&str]) -> anyhow::Result<()> {
+    let Some(ending) = path.extension() else { return Ok(()) };
+    let ending = ending.to_string_lossy().to_lowercase();
+    anyhow::ensure!(
+        known.contains(&&*ending),
+        "{}: a .{ending} file is not written; expected a name that ends in .{}",
+        path.display(),
+        known.join(", .")
+    );
+    Ok(())
 }
 
 /// Writes all of `bytes` through `write`, also to a non-blocking stream.

@@ -1,14 +1,15 @@
 //! Flags that mean the same in every command that runs a model.
 
 use crate::{
-    input::{BATCH, Lines},
+    input::{BATCH, Faults, Kind, Lines},
     numbers::whole,
     output::Sink,
     precision::Precision,
     roofline::Profiling,
 };
-use anyhow::Result;
-use clap::Args;
+use albert::finetune::Offsets;
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
 use engine::{Cpu, Device};
 use std::path::PathBuf;
 
@@ -59,7 +60,45 @@ pub(crate) struct Streaming {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) faults: Faults,
+    #[command(flatten)]
     pub(crate) results: Results,
+}
+
+/// The flag `--field`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Field {
+    /// Field of JSON Lines that holds the text; a.b is a field within a field [default: lines are texts]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) field: Option<String>,
+}
+
+/// The flag `--offsets`.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Places {
+    /// Unit of start and end of an answer in its text
+    #[arg(long, value_enum, default_value = "chars")]
+    offsets: Unit,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Unit {
+    /// Characters (Unicode code points), as Python counts
+    Chars,
+    /// Bytes of UTF-8
+    Bytes,
+    /// Units of UTF-16, as JavaScript and Java count
+    Utf16,
+}
+
+impl Places {
+    pub(crate) fn offsets(self) -> Offsets {
+        match self.offsets {
+            Unit::Chars => Offsets::Characters,
+            Unit::Bytes => Offsets::Bytes,
+            Unit::Utf16 => Offsets::Utf16,
+        }
+    }
 }
 
 /// The flag `--batch`.
@@ -76,24 +115,33 @@ pub(crate) struct Results {
     /// File for the results, which appears when all are written; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Print JSON, one object per line
+    /// Print JSON, one object per line; also for a file that ends in .jsonl
     #[arg(long)]
-    pub(crate) json: bool,
-    /// Repeat the input in each object of --json
-    #[arg(long, requires = "json")]
+    json: bool,
+    /// Repeat the input before each result: as a column, with --json as a field
+    #[arg(long)]
     pub(crate) with_input: bool,
 }
 
 impl Results {
+    /// True if results are JSON, as asked for or as the name of the file says.
+    pub(crate) fn json(&self) -> bool {
+        let ending = self.output.as_ref().and_then(|path| path.extension());
+        self.json || ending.is_some_and(|ending| ending == "jsonl" || ending == "ndjson")
+    }
+
     /// Opens the output.
     pub(crate) fn sink(&self) -> Result<Sink> {
+        let is_document =
+            self.output.as_ref().is_some_and(|path| path.extension().is_some_and(|ending| ending == "json"));
+        ensure!(!is_document || self.json, "--output: results are lines; name the file .jsonl, or .txt without JSON");
         Sink::create(self.output.as_deref())
     }
 }
 
 impl Streaming {
     /// The lines to run if they come from a file or from standard input, of `-` in the place of the text; else `None`.
-    pub(crate) fn lines(&self, text: Option<&str>) -> Result<Option<Lines>> {
-        crate::input::lines_of(text, self.input.as_ref()).map(|path| Lines::open(&path)).transpose()
+    pub(crate) fn lines(&self, text: Option<&str>, kind: Kind) -> Result<Option<Lines>> {
+        crate::input::lines_of(text, self.input.as_ref()).map(|path| Lines::open(&path, kind)).transpose()
     }
 }

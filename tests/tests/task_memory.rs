@@ -42,7 +42,7 @@ fn tagged(path: &Path) -> Result<usize, TaskError> {
 }
 
 fn qqp(path: &Path) -> Result<usize, TaskError> {
-    count(GlueTask::Qqp.read_file(path, Split::Train)?)
+    count(GlueTask::Qqp.read_file(path, Split::Train, Purpose::Training)?)
 }
 
 fn squad(path: &Path) -> Result<usize, TaskError> {

@@ -260,7 +260,7 @@ mod tests {
         let sequence = |ids: &[u32], second| Content::One(Sequence { ids: ids.to_vec(), second });
         let mut batch = Batch::default();
         batch.clear();
-        let words = Target::Words { first: 0, pieces: vec![1, 3], tags: vec![2, 0] };
+        let words = Target::Words { words: vec![0, 1], pieces: vec![1, 3], tags: vec![2, 0] };
         batch.push(&feature(sequence(&[2, 7, 8, 9, 3], 5), words.clone()), SPECIALS);
         batch.push(&feature(sequence(&[2, 7, 3, 8, 3], 3), words), SPECIALS);
         assert_eq!(batch.cu_seqlens, [0, 5, 10]);

@@ -6,7 +6,7 @@
 //! choice     [CLS] passage [SEP] question with an option [SEP], one sequence per option
 //!            the option replaces every `_` of the question; without `_`, the option follows the question;
 //!            the last `max_question_length` pieces are kept, and the passage is truncated at its end
-//! words      [CLS] pieces of words [SEP]; a word is predicted at its first piece
+//! words      [CLS] pieces of words [SEP]; a word is predicted at its first piece, one without pieces (U+200B) has no class
 //!            words that do not fit start another sequence: each is predicted once
 //! question   windows over its passage, see `span`
 //! ```
@@ -57,10 +57,10 @@ pub enum Target {
     Class(Option<u32>),
     /// Regression target; `None` if unknown.
     Number(Option<f32>),
-    /// A class for each of some consecutive words.
+    /// A class for each of some words in order, without those that have no piece.
     Words {
-        /// Index of the first of these words in the example.
-        first: usize,
+        /// Index of each word in the example.
+        words: Vec<u32>,
         /// Index of each word's first piece in the sequence.
         pieces: Vec<u32>,
         /// Classes of the words; empty if unknown.
@@ -305,35 +305,39 @@ impl Featurizer<'_> {
         if let Some(tag) = tagged.tags.iter().find(|tag| **tag as usize >= labels) {
             return wrong(format!("tag {tag} is out of range; expected one of {labels} classes"));
         }
-        let SpecialIds { cls, sep, unk, .. } = self.tokenizer.specials();
+        let SpecialIds { cls, sep, .. } = self.tokenizer.specials();
         let room = self.max_sequence_length - 2;
         let mut out = Vec::new();
         let mut truncated = 0;
-        let (mut ids, mut pieces, mut first) = (vec![cls], Vec::new(), 0);
-        let mut close = |ids: &mut Vec<u32>, pieces: &mut Vec<u32>, first: usize, end: usize| {
+        let (mut ids, mut pieces, mut words) = (vec![cls], Vec::new(), Vec::new());
+        let mut close = |ids: &mut Vec<u32>, pieces: &mut Vec<u32>, words: &mut Vec<u32>| {
             ids.push(sep);
             let sequence = Sequence { second: ids.len(), ids: std::mem::replace(ids, vec![cls]) };
-            let tags = if tags == 0 { Vec::new() } else { tagged.tags[first..end].to_vec() };
-            let target = Target::Words { first, pieces: std::mem::take(pieces), tags };
-            out.push(Feature { example, content: Content::One(sequence), target });
+            let (words, pieces) = (std::mem::take(words), std::mem::take(pieces));
+            let tags = if tags == 0 { Vec::new() } else { words.iter().map(|&at| tagged.tags[at as usize]).collect() };
+            out.push(Feature {
+                example,
+                content: Content::One(sequence),
+                target: Target::Words { words, pieces, tags },
+            });
         };
-        for (at, word) in tagged.words.iter().enumerate() {
+        for (at, word) in (0..).zip(&tagged.words) {
             let mut word = self.tokenizer.encode(word)?;
             if word.is_empty() {
-                // A word that cleaning left empty still gets a prediction.
-                word.push(unk);
+                // Cleaning left nothing; a token for it would change its neighbors.
+                continue;
             }
             truncated += word.len().saturating_sub(room);
             word.truncate(room);
             if ids.len() - 1 + word.len() > room {
-                close(&mut ids, &mut pieces, first, at);
-                first = at;
+                close(&mut ids, &mut pieces, &mut words);
             }
+            words.push(at);
             pieces.push(ids.len() as u32);
             ids.extend(word);
         }
         if !pieces.is_empty() {
-            close(&mut ids, &mut pieces, first, words);
+            close(&mut ids, &mut pieces, &mut words);
         }
         Ok((out, truncated))
     }
@@ -486,22 +490,23 @@ mod tests {
         let tags = vec![0, 1, 0, 1, 0, 1, 0, 1];
         let tagged = Tagged { id: "s".into(), words: words.clone(), tags: tags.clone() };
         let features = featurizer(&tokenizer, &problem, 8).features(&Examples::Tagged(vec![tagged])).unwrap();
-        let (mut seen, mut next) = (Vec::new(), 0);
+        let (mut seen, mut all) = (Vec::new(), Vec::new());
         for feature in &features.list {
-            let (Content::One(sequence), Target::Words { first, pieces, tags }) = (&feature.content, &feature.target)
+            let (Content::One(sequence), Target::Words { words: of, pieces, tags }) =
+                (&feature.content, &feature.target)
             else {
                 panic!("{feature:?}")
             };
             assert!(sequence.ids.len() <= 8 && sequence.second == sequence.ids.len());
-            assert_eq!(*first, next, "words follow each other");
-            for (word, &piece) in words[next..].iter().zip(pieces) {
-                let expected = tokenizer.encode(word).unwrap().first().copied().unwrap_or(tokenizer.specials().unk);
-                assert_eq!(sequence.ids[piece as usize], expected, "{word}");
+            for (&word, &piece) in of.iter().zip(pieces) {
+                assert_eq!(sequence.ids[piece as usize], tokenizer.encode(&words[word as usize]).unwrap()[0]);
             }
-            next += pieces.len();
+            all.extend(of);
             seen.extend(tags);
         }
-        assert_eq!((seen, next), (tags, words.len()));
+        // The third word has no piece.
+        assert_eq!(all, [0, 1, 3, 4, 5, 6, 7]);
+        assert_eq!(seen, [0, 1, 1, 0, 1, 0, 1]);
         assert!(features.list.len() > 1);
     }
 

@@ -41,8 +41,8 @@ pub use feature::{Content, Feature, Features, Featurizer, Target};
 pub use figures::{DevFigures, FinetuneFigures};
 pub use measure::{Measured, baseline, chance, measure};
 pub use objective::{FinetuneDetails, FinetuneSources, Finetuning};
-pub use prediction::{Gold, Prediction, average, gold, threshold_of};
-pub use predictor::{Predictor, members_of};
+pub use prediction::{Gold, Offsets, Prediction, average, escaped, gold, threshold_of};
+pub use predictor::{OfExample, Predictor, members_of};
 pub use presets::Preset;
 pub use recipe::{
     BatchSettings, DropoutSettings, FinetuneInput, FinetuneRecipe, FinetuneSchedule, SpanHead, SpanRecipe, Steps,
@@ -50,7 +50,7 @@ pub use recipe::{
 };
 pub use report::{confusion_section, rows, threshold_panel};
 pub use run::finetune;
-pub use source::{DataFiles, DataSettings, DataSource, ExampleReader, Loaded};
+pub use source::{DataFiles, DataSettings, DataSource, ExampleReader, Loaded, Portion};
 pub use start::{HeadOrigin, Start};
 pub use summary::{FinetuneSummary, SeedSummary, Spread};
 pub use task::{TASK_FILE, Task};
@@ -159,6 +159,31 @@ impl Examples {
             Self::Choices(list) => &list[at].id,
             Self::Questions(list) => &list[at].id,
         }
+    }
+
+    /// Example `at` alone.
+    #[must_use]
+    pub fn one(&self, at: usize) -> Self {
+        self.some(&[at])
+    }
+
+    /// The examples at some indices.
+    #[must_use]
+    pub fn some(&self, at: &[usize]) -> Self {
+        fn of<E: Clone>(list: &[E], at: &[usize]) -> Vec<E> {
+            at.iter().map(|&at| list[at].clone()).collect()
+        }
+        match self {
+            Self::Texts(list) => Self::Texts(of(list, at)),
+            Self::Tagged(list) => Self::Tagged(of(list, at)),
+            Self::Choices(list) => Self::Choices(of(list, at)),
+            Self::Questions(list) => Self::Questions(of(list, at)),
+        }
+    }
+
+    /// The text that the answers to example `at` are parts of; empty for other examples.
+    pub fn passage(&self, at: usize) -> &str {
+        if let Self::Questions(list) = self { &list[at].passage } else { "" }
     }
 
     /// Fields of example `at` without its labels.

@@ -420,7 +420,7 @@ impl Finetuning {
         let mut lines = String::new();
         let mut write = |first: usize, predictions: &[Prediction]| {
             for (at, prediction) in (first..).zip(predictions) {
-                lines += &prediction.to_json(examples.id(at), task, truncated[at]);
+                lines += &prediction.to_json(examples.id(at), task, truncated[at], examples.passage(at));
                 lines.push('\n');
             }
         };
@@ -438,7 +438,7 @@ impl Finetuning {
             rest = &rest[part.len()..];
             let end = rest.first().map_or(examples.len(), |next| next.example);
             let scores = self.scorer.scores(loaded, part, communicator)?;
-            let predictions = predictions(&task.problem, first..end, part, &scores);
+            let predictions = predictions(&task.problem, first..end, examples, part, &scores);
             measurer.add(first, &predictions);
             write(first, &predictions);
             first = end;
@@ -486,7 +486,7 @@ mod tests {
         let feature = |example| Feature {
             example,
             content: Content::One(Sequence { ids: vec![0; 4], second: 4 }),
-            target: Target::Words { first: 0, pieces: vec![1, 2], tags: vec![0, 0] },
+            target: Target::Words { words: vec![0, 1], pieces: vec![1, 2], tags: vec![0, 0] },
         };
         // Two features per example, two rows per feature.
         let features: Vec<Feature> = (0..200).map(|at| feature(at / 2)).collect();

@@ -11,6 +11,7 @@
 //! As JSON, one object per line: `{"id":"7","label":"yes","probabilities":{"no":0.1,"yes":0.9}}`; as TSV, columns under
 //! a header. Averages are computed in f64, in the order of the models.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use serde_json::{Map, Value, json};
@@ -61,22 +62,29 @@ fn likely<'l>(labels: &'l [String], p: &'l [f32]) -> impl Iterator<Item = &'l st
     labels.iter().zip(p).filter(|&(_, &p)| p >= 0.5).map(|(label, _)| label.as_str())
 }
 
-/// Predictions for `examples` from the scores of their features.
+/// Predictions for the examples in `range` from the scores of their features. A word without pieces is outside.
 pub(super) fn predictions(
     problem: &Problem,
-    examples: Range<usize>,
+    range: Range<usize>,
+    examples: &Examples,
     features: &[Feature],
     scores: &[Vec<f32>],
 ) -> Vec<Prediction> {
-    let first = examples.start;
-    let mut out: Vec<Prediction> = examples.map(|_| Prediction::Words(Vec::new())).collect();
+    let first = range.start;
+    let outside = || {
+        let class = problem.labels().iter().position(|label| label == "O").unwrap_or(0);
+        (0..problem.labels().len()).map(|at| f32::from(u8::from(at == class))).collect::<Vec<f32>>()
+    };
+    let words = |at: usize| if let Examples::Tagged(list) = examples { list[at].words.len() } else { 0 };
+    let mut out: Vec<_> = range.map(|at| Prediction::Words(vec![Vec::new(); words(at)])).collect();
     for (feature, scores) in features.iter().zip(scores) {
         let place = &mut out[feature.example - first];
         match (&feature.target, problem) {
-            (Target::Words { pieces, .. }, _) => {
-                let width = scores.len() / pieces.len().max(1);
+            (Target::Words { words: of, .. }, _) => {
+                let width = scores.len() / of.len().max(1);
                 if let Prediction::Words(words) = place {
-                    words.extend(scores.chunks_exact(width.max(1)).map(softmax));
+                    let scored = of.iter().zip(scores.chunks_exact(width.max(1)));
+                    scored.for_each(|(&at, scores)| words[at as usize] = softmax(scores));
                 }
             }
             (_, Problem::Number) => *place = Prediction::Number(scores[0]),
@@ -84,7 +92,69 @@ pub(super) fn predictions(
             _ => *place = Prediction::Class(softmax(scores)),
         }
     }
+    for prediction in &mut out {
+        if let Prediction::Words(words) = prediction {
+            words.iter_mut().filter(|word| word.is_empty()).for_each(|word| *word = outside());
+        }
+    }
     out
+}
+
+/// Unit of a place in a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offsets {
+    /// Characters (Unicode code points), as in Python.
+    #[default]
+    Characters,
+    /// Bytes of UTF-8.
+    Bytes,
+    /// Units of UTF-16, as in JavaScript and Java.
+    Utf16,
+}
+
+impl Offsets {
+    /// A range of bytes of `text` in this unit.
+    ///
+    /// # Panics
+    /// If the range is not in `text`.
+    pub fn of(self, text: &str, bytes: &Range<usize>) -> Range<usize> {
+        let (start, end) = self.of_all(text, &[(bytes.start, bytes.end)])[0];
+        start..end
+    }
+
+    /// Start and end in this unit of several ranges of bytes, in linear time if they are in order. A place within a character is
+    /// that of the character.
+    ///
+    /// # Panics
+    /// If a range is not in `text`.
+    pub fn of_all(self, text: &str, bytes: &[(usize, usize)]) -> Vec<(usize, usize)> {
+        let (mut byte, mut count) = (0, 0);
+        let mut place = |mut to: usize| {
+            while !text.is_char_boundary(to) {
+                to -= 1;
+            }
+            if to < byte {
+                (byte, count) = (0, 0);
+            }
+            count += match self {
+                Self::Characters => text[byte..to].chars().count(),
+                Self::Bytes => to - byte,
+                Self::Utf16 => text[byte..to].encode_utf16().count(),
+            };
+            byte = to;
+            count
+        };
+        bytes.iter().map(|&(start, end)| (place(start), place(end))).collect()
+    }
+}
+
+/// A value of a table: without TAB and line ends, which are written `\t`, `\n` and `\r` as in JSON, and then `\` as `\\`.
+pub fn escaped(value: &str) -> Cow<'_, str> {
+    if value.contains(['\t', '\n', '\r']) {
+        Cow::Owned(value.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n").replace('\r', "\\r"))
+    } else {
+        Cow::Borrowed(value)
+    }
 }
 
 /// Answers to `questions` from the scores of their windows, which are in the order of the questions.
@@ -180,16 +250,16 @@ impl Prediction {
     }
 
     /// One line of JSON for example `id`: the fields of [`fields`](Self::fields) behind the id.
-    pub fn to_json(&self, id: &str, task: &Task, truncated: usize) -> String {
+    pub fn to_json(&self, id: &str, task: &Task, truncated: usize, passage: &str) -> String {
         let mut line = Map::new();
         line.insert("id".into(), json!(id));
-        line.extend(self.fields(task, truncated));
+        line.extend(self.fields(task, truncated, passage, Offsets::default()));
         Value::Object(line).to_string()
     }
 
     /// The prediction as fields of an object. `truncated` pieces of the example did not fit the model (the key is left out for
-    /// 0). Of more than 100 classes, only the 100 most probable are listed.
-    pub fn fields(&self, task: &Task, truncated: usize) -> Map<String, Value> {
+    /// 0). Of more than 100 classes, only the 100 most probable are listed. Places of answers in `passage` are in `offsets`.
+    pub fn fields(&self, task: &Task, truncated: usize, passage: &str, offsets: Offsets) -> Map<String, Value> {
         let rounded = |p: f32| json!((f64::from(p) * 1e6).round() / 1e6);
         let mut line = Map::new();
         match (self, &task.problem) {
@@ -220,8 +290,8 @@ impl Prediction {
                 line.insert("null_score".into(), json!(answers.null_score));
                 let shown = answers.candidates.iter().take(SHOWN).map(|candidate| {
                     let share = rounded(candidate.probability as f32);
-                    let Range { start, end } = candidate.bytes;
-                    json!({"text": candidate.text, "probability": share, "bytes": [start, end]})
+                    let Range { start, end } = offsets.of(passage, &candidate.bytes);
+                    json!({"text": candidate.text, "start": start, "end": end, "probability": share})
                 });
                 line.insert("candidates".into(), shown.collect());
             }
@@ -236,41 +306,58 @@ impl Prediction {
     pub fn tsv_header(problem: &Problem) -> String {
         match problem {
             Problem::Number => "id\tnumber".into(),
-            Problem::Classes { labels } => format!("id\tlabel\t{}", labels.join("\t")),
-            Problem::Labels { labels } => format!("id\tlabels\t{}", labels.join("\t")),
+            Problem::Classes { labels } => format!("id\tlabel\t{}", all_escaped(labels, "\t")),
+            Problem::Labels { labels } => format!("id\tlabels\t{}", all_escaped(labels, "\t")),
             Problem::Tags { .. } => "id\ttags\tprobabilities".into(),
             Problem::Choice => "id\toption\tprobabilities".into(),
             Problem::Span { .. } => "id\tanswer\tprobability\tnull_score".into(),
         }
     }
 
-    /// One tab-separated line for example `id`; values within a column are separated by spaces.
+    /// Name of the field of [`fields`](Self::fields) that is `null` for an example without a prediction.
+    pub fn field(problem: &Problem) -> &'static str {
+        match problem {
+            Problem::Number => "number",
+            Problem::Classes { .. } => "label",
+            Problem::Labels { .. } => "labels",
+            Problem::Tags { .. } => "tags",
+            Problem::Choice => "option",
+            Problem::Span { .. } => "answer",
+        }
+    }
+
+    /// One tab-separated line for example `id`, with values as [`escaped`]; values within a column are separated by spaces.
     pub fn to_tsv(&self, id: &str, task: &Task) -> String {
-        // A tab or line break in an id would add a column or row.
-        let id = id.replace(['\t', '\n', '\r'], " ");
+        let id = escaped(id);
         let joined = |p: &[f32], by: &str| p.iter().map(|p| format!("{p:.6}")).collect::<Vec<_>>().join(by);
         match (self, &task.problem) {
             (Self::Number(number), _) => format!("{id}\t{number}"),
             (Self::Class(p), Problem::Classes { labels }) => {
-                format!("{id}\t{}\t{}", labels[greatest(p)], joined(p, "\t"))
+                format!("{id}\t{}\t{}", escaped(&labels[greatest(p)]), joined(p, "\t"))
             }
             (Self::Class(p), Problem::Labels { labels }) => {
-                format!("{id}\t{}\t{}", likely(labels, p).collect::<Vec<_>>().join(" "), joined(p, "\t"))
+                let likely: Vec<_> = likely(labels, p).collect();
+                format!("{id}\t{}\t{}", all_escaped(&likely, " "), joined(p, "\t"))
             }
             (Self::Class(p), _) => format!("{id}\t{}\t{}", greatest(p), joined(p, " ")),
             (Self::Words(words), problem) => {
                 let labels = problem.labels();
                 let tags: Vec<_> = words.iter().map(|p| labels[greatest(p)].as_str()).collect();
                 let best: Vec<f32> = words.iter().map(|p| p[greatest(p)]).collect();
-                format!("{id}\t{}\t{}", tags.join(" "), joined(&best, " "))
+                format!("{id}\t{}\t{}", all_escaped(&tags, " "), joined(&best, " "))
             }
             (Self::Answers(answers), _) => {
-                let text = threshold_of(task).answer(answers).replace(['\t', '\n', '\r'], " ");
+                let text = escaped(threshold_of(task).answer(answers));
                 let share = answers.candidates.first().map_or(0.0, |best| best.probability);
                 format!("{id}\t{text}\t{share:.6}\t{:.6}", answers.null_score)
             }
         }
     }
+}
+
+/// Values of a table within one column, or of several.
+fn all_escaped<S: AsRef<str>>(values: &[S], between: &str) -> String {
+    values.iter().map(|value| escaped(value.as_ref())).collect::<Vec<_>>().join(between)
 }
 
 /// Maximum number of candidate answers in a line of JSON.
@@ -351,21 +438,30 @@ mod tests {
         let problem = Problem::Classes { labels: vec!["no".into(), "yes".into()] };
         let prediction = Prediction::Class(vec![0.25, 0.75]);
         assert_eq!(
-            prediction.to_json("a\t7", &task(&problem), 0),
+            prediction.to_json("a\t7", &task(&problem), 0, ""),
             r#"{"id":"a\t7","label":"yes","probabilities":{"no":0.25,"yes":0.75}}"#
         );
         assert_eq!(Prediction::tsv_header(&problem), "id\tlabel\tno\tyes");
-        assert_eq!(prediction.to_tsv("a\t7", &task(&problem)), "a 7\tyes\t0.250000\t0.750000");
+        assert_eq!(prediction.to_tsv("a\t7", &task(&problem)), "a\\t7\tyes\t0.250000\t0.750000");
         let tags = Problem::Tags { labels: vec!["O".into(), "B".into()] };
         let words = Prediction::Words(vec![vec![0.9, 0.1], vec![0.2, 0.8]]);
-        assert_eq!(words.to_json("s", &task(&tags), 0), r#"{"id":"s","tags":["O","B"],"probabilities":[0.9,0.8]}"#);
+        assert_eq!(words.to_json("s", &task(&tags), 0, ""), r#"{"id":"s","tags":["O","B"],"probabilities":[0.9,0.8]}"#);
         assert_eq!(words.to_tsv("s", &task(&tags)), "s\tO B\t0.900000 0.800000");
         assert_eq!(Prediction::Class(vec![0.5, 0.5]).to_tsv("c", &task(&Problem::Choice)), "c\t0\t0.500000 0.500000");
-        assert_eq!(Prediction::Number(2.5).to_json("n", &task(&Problem::Number), 0), r#"{"id":"n","number":2.5}"#);
+        assert_eq!(Prediction::Number(2.5).to_json("n", &task(&Problem::Number), 0, ""), r#"{"id":"n","number":2.5}"#);
         assert_eq!(
-            Prediction::Number(2.5).to_json("n", &task(&Problem::Number), 436),
+            Prediction::Number(2.5).to_json("n", &task(&Problem::Number), 436, ""),
             r#"{"id":"n","number":2.5,"truncated":436}"#
         );
+    }
+
+    #[test]
+    fn places_have_a_unit_and_values_of_tables_no_ends() {
+        let text = "né 😀 old";
+        for (offsets, expected) in [(Offsets::Characters, 5..8), (Offsets::Bytes, 9..12), (Offsets::Utf16, 6..9)] {
+            assert_eq!(offsets.of(text, &(9..12)), expected);
+        }
+        assert_eq!((&*escaped("a\\b"), &*escaped("a\\\tb\r\n")), ("a\\b", "a\\\\\\tb\\r\\n"));
     }
 
     #[test]
@@ -374,7 +470,7 @@ mod tests {
         let problem = Problem::Classes { labels };
         let mut p = vec![1e-4; 5000];
         (p[4321], p[17]) = (0.3, 0.2);
-        let line: Value = serde_json::from_str(&Prediction::Class(p).to_json("a", &task(&problem), 0)).unwrap();
+        let line: Value = serde_json::from_str(&Prediction::Class(p).to_json("a", &task(&problem), 0, "")).unwrap();
         let named = line["probabilities"].as_object().unwrap();
         assert_eq!((line["label"].as_str(), named.len()), (Some("c4321"), NAMED));
         assert!(named.contains_key("c4321") && named.contains_key("c17") && named.contains_key("c0"));

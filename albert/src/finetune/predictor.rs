@@ -193,6 +193,40 @@ impl Predictor {
     }
 }
 
+/// Result of an example that may not fit a model: its prediction and truncated pieces, or the problem.
+pub type OfExample = Result<(Prediction, usize), String>;
+
+impl Predictor {
+    /// [`predict`](Self::predict), where an example that does not fit the models costs only its own prediction.
+    ///
+    /// # Errors
+    /// A score is not finite, or the engine failed.
+    pub fn predict_each(&mut self, examples: &Examples) -> Result<Vec<OfExample>, FinetuneError> {
+        let checked: Vec<_> = (0..examples.len()).map(|at| self.task.expect(&examples.one(at))).collect();
+        let fitting: Vec<usize> = (0..examples.len()).filter(|&at| checked[at].is_ok()).collect();
+        let mut out: Vec<OfExample> = checked
+            .into_iter()
+            .map(|checked| Err(checked.err().map_or(String::new(), |error| error.to_string())))
+            .collect();
+        let all = if fitting.len() == examples.len() { examples.clone() } else { examples.some(&fitting) };
+        match self.predict(&all) {
+            Ok(list) => {
+                for ((at, prediction), &truncated) in fitting.into_iter().zip(list).zip(&self.truncated) {
+                    out[at] = Ok((prediction, truncated));
+                }
+            }
+            Err(FinetuneError::Data(problem)) if fitting.len() == 1 => out[fitting[0]] = Err(problem),
+            Err(FinetuneError::Data(_)) => {
+                for at in fitting {
+                    out[at] = self.predict_each(&examples.one(at))?.remove(0);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(out)
+    }
+}
+
 /// Description of a score of `feature` for messages.
 fn name(examples: &Examples, feature: &Feature) -> String {
     match examples.id(feature.example) {
@@ -235,6 +269,10 @@ impl Member {
         };
         let cpu = self.loaded.workspace.device().processor().clone();
         let Features { list, truncated, .. } = cpu.install(|| featurizer.features(examples))?;
+        if list.is_empty() && !matches!(examples, Examples::Questions(_)) {
+            // Sentences without any piece.
+            return Ok((predictions(&self.task.problem, 0..examples.len(), examples, &[], &[]), truncated));
+        }
         let budget = self.scorer.budget.with_room_for(&list);
         if budget != self.scorer.budget {
             (self.scorer.budget, self.is_planned) = (budget, false);
@@ -257,6 +295,6 @@ impl Member {
         for (feature, values) in list.iter().zip(&scores) {
             check_finite(values, 1, &self.loaded.params, |_| name(examples, feature))?;
         }
-        Ok((predictions(&self.task.problem, 0..examples.len(), &list, &scores), truncated))
+        Ok((predictions(&self.task.problem, 0..examples.len(), examples, &list, &scores), truncated))
     }
 }

@@ -78,6 +78,18 @@ pub struct FinetuneInput {
     /// Load only configuration and tokenizer of `model`, with random weights: a baseline without pre-training.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub from_scratch: bool,
+    /// Task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskName>,
+    /// Folder of the examples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    /// File of the training examples, in place of `data`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<PathBuf>,
+    /// File of the dev examples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dev: Option<PathBuf>,
 }
 
 /// Length limits of sequences.

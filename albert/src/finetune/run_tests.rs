@@ -104,7 +104,11 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
         assert_eq!(measured.figures, best.figures, "{problem:?}");
         let lines = std::fs::read_to_string(folder.join("predictions.jsonl")).unwrap();
         assert_eq!(lines.lines().count(), 60);
-        assert_eq!(lines.lines().nth(7).unwrap(), predictions[7].to_json("7", &task(problem), 0), "{problem:?}");
+        assert_eq!(
+            lines.lines().nth(7).unwrap(),
+            predictions[7].to_json("7", &task(problem), 0, dev.passage(7)),
+            "{problem:?}"
+        );
         // Only questions that may have no answer have a threshold; the tuned one is at least as good as 0.
         match &dev {
             Examples::Questions(questions) if *problem == (Problem::Span { may_be_impossible: true }) => {
@@ -113,7 +117,7 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
                 let tuned = measure(predictor.task(), &dev, &predictions).unwrap().unwrap();
                 assert!(tuned.main() >= measured.main(), "{threshold}: {tuned:?}");
                 predictor.set_null_threshold(-1e9).unwrap();
-                let line = predictions[7].to_json("7", predictor.task(), 0);
+                let line = predictions[7].to_json("7", predictor.task(), 0, dev.passage(7));
                 assert!(line.contains(r#""answer":"""#), "{line}");
                 assert!(predictor.set_null_threshold(f64::NAN).is_err());
             }

@@ -5,14 +5,15 @@
 //! race              DIR/RACE/train/middle/...
 //! squad1 squad2     DIR/train-v1.1.json, DIR/dev-v1.1.json, and v2.0
 //! classify regress  DIR/{train,dev,test}.{tsv,csv,jsonl}     named columns
-//! tag               DIR/{train,dev,test}.{conll,txt,tsv,bio} one word per line
-//! choice            DIR/{train,dev,test}.{jsonl,json}
-//! qa                DIR/{train,dev,test}.json                in SQuAD 2.0's layout
+//! tag               DIR/{train,dev,test}.{conll,txt,tsv,bio,jsonl} one word per line
+//! choice            DIR/{train,dev,test}.{jsonl,json,csv}
+//! qa                DIR/{train,dev,test}.{json,jsonl}        in SQuAD 2.0's layout, or flat
 //! ```
 //!
-//! For custom files without a dev set, a share of the training set is held out, chosen by a hash of the text, so that
-//! copies of a text and all questions about a passage are on the same side.
+//! For custom files without a dev set, a share of the distinct texts of each class is held out, in the order of a hash of the
+//! text, so that copies of a text and all questions about a passage are on the same side.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use engine::io::hash64;
@@ -21,8 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Examples, FinetuneError, TaskName};
 use crate::tasks::{
-    Label, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, ending, labels_of_tagged,
-    labels_of_texts, read_choices, read_race, read_race_at, read_squad, read_tagged, read_texts,
+    Label, Level, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, Unusable, ending, labels_of,
+    labels_of_words, read_choices, read_race, read_race_at, read_squad, read_tagged, read_texts,
 };
 
 /// Column names and split settings of the input files.
@@ -51,12 +52,21 @@ pub struct DataSettings {
     pub dev_share: f64,
     /// Seed of the held-out split; not changed by the seeds of a run.
     pub dev_seed: u64,
+    /// Examples of each file of a run that are skipped at most because they cannot be used.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub max_errors: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Default for DataSettings {
     fn default() -> Self {
         let TextColumns { id, text, text_b, label } = TextColumns::default();
-        Self { id, text, text_b, label, word: 0, tag: None, level: None, dev_share: 0.1, dev_seed: 12_345 }
+        let (dev_share, dev_seed) = (0.1, 12_345);
+        Self { id, text, text_b, label, word: 0, tag: None, level: None, dev_share, dev_seed, max_errors: 0 }
     }
 }
 
@@ -83,21 +93,67 @@ pub enum ExampleReader {
     Questions(Reader<crate::tasks::Question>),
 }
 
+/// Some examples of a file.
+#[derive(Debug)]
+pub struct Portion {
+    /// The examples.
+    pub examples: Examples,
+    /// Examples that were skipped, in order.
+    pub unusable: Vec<Unusable>,
+    /// The error that ends the file.
+    pub error: Option<FinetuneError>,
+}
+
 impl ExampleReader {
+    /// Reads up to `count` more examples; fewer only at the end of the file or before an error. Up to `skips` examples that
+    /// cannot be used are skipped.
+    pub fn portion(&mut self, count: usize, skips: u64) -> Portion {
+        fn some<E: crate::tasks::Example>(
+            reader: &mut Reader<E>,
+            (count, skips): (usize, u64),
+            examples: impl FnOnce(Vec<E>) -> Examples,
+        ) -> Portion {
+            let (list, unusable, error) = reader.portion(count, skips);
+            Portion { examples: examples(list), unusable, error: error.map(FinetuneError::from) }
+        }
+        let most = (count, skips);
+        match self {
+            Self::Texts(reader) => some(reader, most, Examples::Texts),
+            Self::Tagged(reader) => some(reader, most, Examples::Tagged),
+            Self::Choices(reader) => some(reader, most, Examples::Choices),
+            Self::Questions(reader) => some(reader, most, Examples::Questions),
+        }
+    }
+
     /// Reads up to `count` more examples; fewer only at the end of the file.
     ///
     /// # Errors
     /// The file cannot be read, or an example is invalid.
     pub fn take(&mut self, count: usize) -> Result<Examples, FinetuneError> {
-        fn some<E: crate::tasks::Example>(reader: &mut Reader<E>, count: usize) -> Result<Vec<E>, FinetuneError> {
-            Ok(reader.by_ref().take(count).collect::<Result<_, _>>()?)
+        let Portion { examples, error, .. } = self.portion(count, 0);
+        error.map_or(Ok(examples), Err)
+    }
+
+    /// All examples that can be used; up to `skips` others are remarks.
+    ///
+    /// # Errors
+    /// The file cannot be read, or more examples are invalid.
+    pub fn take_usable(&mut self, skips: u64) -> Result<Examples, FinetuneError> {
+        let Portion { examples, unusable, error } = self.portion(usize::MAX, skips);
+        if let Some(error) = error {
+            return Err(if skips > 0 && unusable.len() as u64 == skips {
+                FinetuneError::Data(format!("{error}; {skips} examples before it cannot be used either (--max-errors)"))
+            } else {
+                error
+            });
         }
-        Ok(match self {
-            Self::Texts(reader) => Examples::Texts(some(reader, count)?),
-            Self::Tagged(reader) => Examples::Tagged(some(reader, count)?),
-            Self::Choices(reader) => Examples::Choices(some(reader, count)?),
-            Self::Questions(reader) => Examples::Questions(some(reader, count)?),
-        })
+        match self {
+            Self::Texts(reader) => reader.remark(unusable),
+            Self::Tagged(reader) => reader.remark(unusable),
+            Self::Choices(reader) => reader.remark(unusable),
+            Self::Questions(reader) => reader.remark(unusable),
+        }
+        Ok(examples)
     }
 
     /// Remarks for the user about the examples read so far.
@@ -111,8 +167,8 @@ impl ExampleReader {
         remarks.iter().map(ToString::to_string).collect()
     }
 
-    fn all(mut self) -> Result<(Examples, Vec<String>), FinetuneError> {
-        let examples = self.take(usize::MAX)?;
+    fn all(mut self, skips: u64) -> Result<(Examples, Vec<String>), FinetuneError> {
+        let examples = self.take_usable(skips)?;
         Ok((examples, self.remarks()))
     }
 }
@@ -183,10 +239,11 @@ impl DataSource<'_> {
             DataFiles::Files { dev, .. } => dev.map(|dev| self.open_file(dev, &problem, purpose)).transpose(),
         };
         let train = open(Split::Train, Purpose::Training)?.expect("training examples are needed");
-        let (train, mut remarks) = train.all()?;
+        let skips = self.settings.max_errors;
+        let (train, mut remarks) = train.all(skips)?;
         remarks.extend(looks_like_an_identifier(&problem, &train, &self.settings.label));
         if let Some(dev) = open(Split::Dev, Purpose::Evaluation)? {
-            let (dev, more) = dev.all()?;
+            let (dev, more) = dev.all(skips)?;
             remarks.extend(more);
             return Ok(Loaded { problem, train, dev: Some(dev), remarks });
         }
@@ -195,20 +252,28 @@ impl DataSource<'_> {
             return Ok(Loaded { problem, train, dev: None, remarks });
         }
         let (train, dev) = split(train, dev_share, dev_seed);
+        let (name, count) = (files.name(), train.len() + dev.len());
         if train.is_empty() || dev.is_empty() {
+            let reason = if count > 1 {
+                format!("its {count} examples have one text (or passage), of which no part can be held out")
+            } else {
+                format!("{count} examples are too few to hold out a share of {dev_share} (data.dev_share)")
+            };
             return Err(FinetuneError::Data(format!(
-                "{}: no dev file, and {} examples are too few to hold out a share of {dev_share} (data.dev_share); \
-                 add a dev file, or set data.dev_share=0 to train without evaluation",
-                files.name(),
-                train.len() + dev.len()
+                "{name}: no dev file, and {reason}; add a dev file, or set data.dev_share=0 to train without evaluation"
             )));
         }
         remarks.push(format!(
-            "{}: no dev file; {} of {} examples are held out from training (data.dev_share={dev_share})",
-            files.name(),
-            dev.len(),
-            train.len() + dev.len()
+            "{name}: no dev file; {} of {count} examples are held out from training, by class \
+             (data.dev_share={dev_share})",
+            dev.len()
         ));
+        remarks.extend((dev.len() < FEW_DEV).then(|| {
+            format!(
+                "{} dev examples are too few to choose the best step by; raise data.dev_share or add a dev file",
+                dev.len()
+            )
+        }));
         Ok(Loaded { problem, train, dev: Some(dev), remarks })
     }
 
@@ -228,8 +293,12 @@ impl DataSource<'_> {
             TaskName::Regress => Problem::Number,
             TaskName::Squad1 => Problem::Span { may_be_impossible: false },
             TaskName::Squad2 | TaskName::Qa => Problem::Span { may_be_impossible: true },
-            TaskName::Classify => Problem::Classes { labels: labels_of_texts(&train()?, &self.settings.texts())? },
-            TaskName::Tag => Problem::Tags { labels: labels_of_tagged(&train()?, self.settings.tags())? },
+            TaskName::Classify => {
+                Problem::Classes { labels: labels_of(&train()?, &self.settings.texts(), self.settings.max_errors)? }
+            }
+            TaskName::Tag => {
+                Problem::Tags { labels: labels_of_words(&train()?, self.settings.tags(), self.settings.max_errors)? }
+            }
         })
     }
 
@@ -281,7 +350,7 @@ impl DataSource<'_> {
                 } else {
                     Split::Test
                 };
-                Ok(ExampleReader::Texts(task.read_file(path, split)?))
+                Ok(ExampleReader::Texts(task.read_file(path, split, purpose)?))
             }
             _ => self.open_own(path, problem, purpose),
         }
@@ -296,10 +365,9 @@ impl DataSource<'_> {
                         .into(),
                 ));
             }
+            // Labels are not read.
             Problem::Labels { .. } => {
-                // A column name that cannot occur: labels of this kind are not read.
-                let columns = TextColumns { label: "\0".into(), ..self.settings.texts() };
-                ExampleReader::Texts(read_texts(path, &columns, &Problem::Number, purpose)?)
+                ExampleReader::Texts(read_texts(path, &self.settings.texts(), &Problem::Number, purpose)?)
             }
             Problem::Classes { .. } | Problem::Number => {
                 ExampleReader::Texts(read_texts(path, &self.settings.texts(), problem, purpose)?)
@@ -318,7 +386,7 @@ impl DataSource<'_> {
     fn own_files(&self, folder: &Path, split: Split) -> Vec<PathBuf> {
         let names: &[&str] = match split {
             Split::Train => &["train"],
-            Split::Dev => &["dev", "valid", "validation"],
+            Split::Dev => &["dev", "valid", "validation", "val"],
             Split::Test => &["test"],
         };
         let endings = self.task.own_endings();
@@ -373,34 +441,66 @@ fn looks_like_an_identifier(problem: &Problem, examples: &Examples, column: &str
     })
 }
 
+/// Fewest dev examples that choose a step without a warning.
+const FEW_DEV: usize = 20;
+
+/// Texts to hold out, as hashes: the stated share of the distinct texts of each class, one at least, and not all of a class.
+/// `examples` are hashes with classes; a text of several classes counts for the first.
+fn held_out(examples: &[(u64, u32)], share: f64, seed: u64) -> HashSet<u64> {
+    let order = |hash: u64| {
+        let name = u32::from_be_bytes(*b"dev ");
+        philox4x32([hash as u32, (hash >> 32) as u32, 0, name], [seed as u32, (seed >> 32) as u32])[0]
+    };
+    let mut classes: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
+    let mut class_of = HashMap::new();
+    for &(hash, class) in examples {
+        class_of.entry(hash).or_insert_with(|| classes.entry(class).or_default().push((order(hash), hash)));
+    }
+    let is_alone = classes.len() == 1;
+    let (mut seen, mut chosen) = (0, HashSet::new());
+    for texts in classes.values_mut() {
+        texts.sort_unstable();
+        seen += texts.len();
+        // Rounded over all classes so far: small classes give their share together.
+        let wanted = ((share * seen as f64).round() as usize).saturating_sub(chosen.len()).min(texts.len() - 1);
+        chosen.extend(texts[..wanted].iter().map(|text| text.1));
+    }
+    if chosen.is_empty() {
+        let largest = classes.values().max_by_key(|texts| texts.len());
+        chosen.extend(largest.filter(|texts| texts.len() > 1 || !is_alone).map(|texts| texts[0].1));
+    }
+    chosen
+}
+
 /// Splits about `share` of the examples off, as (train, dev).
 fn split(examples: Examples, share: f64, seed: u64) -> (Examples, Examples) {
-    let is_dev = |text: &str| {
-        let hash = hash64(text.as_bytes());
-        let name = u32::from_be_bytes(*b"dev ");
-        let word = philox4x32([hash as u32, (hash >> 32) as u32, 0, name], [seed as u32, (seed >> 32) as u32])[0];
-        f64::from(word) < share * 4_294_967_296.0
-    };
+    fn of<E>(list: Vec<E>, share: f64, seed: u64, key: impl Fn(&E) -> (u64, u32)) -> (Vec<E>, Vec<E>) {
+        let keys: Vec<_> = list.iter().map(&key).collect();
+        let chosen = held_out(&keys, share, seed);
+        list.into_iter().partition(|example| !chosen.contains(&key(example).0))
+    }
+    let hash = |text: &str| hash64(text.as_bytes());
     match examples {
         Examples::Texts(list) => {
-            let (dev, train) = list.into_iter().partition(|text| is_dev(&text.first));
+            let class = |label| if let Some(Label::Class(class)) = label { class } else { 0 };
+            let (train, dev) = of(list, share, seed, |text| (hash(&text.first), class(text.label)));
             (Examples::Texts(train), Examples::Texts(dev))
         }
         Examples::Tagged(list) => {
-            let (dev, train) = list.into_iter().partition(|tagged| is_dev(&tagged.words.join(" ")));
+            let (train, dev) = of(list, share, seed, |tagged| (hash(&tagged.words.join(" ")), 0));
             (Examples::Tagged(train), Examples::Tagged(dev))
         }
         Examples::Choices(list) => {
             // Without a passage, the question is the key.
-            let key = |choice: &crate::tasks::Choice| format!("{}", choice.passage);
-            let (dev, train) = list.into_iter().partition(|choice| match key(choice) {
-                passage if passage.is_empty() => is_dev(&choice.question),
-                passage => is_dev(&passage),
-            });
+            let key = |choice: &crate::tasks::Choice| match &*choice.passage {
+                "" => (hash(&choice.question), 0),
+                passage => (hash(passage), 0),
+            };
+            let (train, dev) = of(list, share, seed, key);
             (Examples::Choices(train), Examples::Choices(dev))
         }
         Examples::Questions(list) => {
-            let (dev, train) = list.into_iter().partition(|question| is_dev(&question.passage));
+            let (train, dev) = of(list, share, seed, |question| (hash(&question.passage), 0));
             (Examples::Questions(train), Examples::Questions(dev))
         }
     }
@@ -419,8 +519,27 @@ mod tests {
         let (train, dev) = split(Examples::Texts(list), 0.1, 5);
         let (Examples::Texts(train), Examples::Texts(dev)) = (train, dev) else { unreachable!() };
         assert_eq!(train.len() + dev.len(), 2000);
-        assert!((100..300).contains(&dev.len()), "{}", dev.len());
+        assert_eq!(dev.len(), 200);
         assert!(dev.iter().all(|one| train.iter().all(|other| other.first != one.first)));
+    }
+
+    #[test]
+    fn the_share_is_of_each_class_and_small_files_keep_some_of_all() {
+        let of = |counts: &[usize], share: f64| -> Vec<usize> {
+            let classes = counts.iter().enumerate();
+            let all: Vec<(u64, u32)> = classes
+                .flat_map(|(class, &count)| (0..count).map(move |at| ((class * 1000 + at) as u64, class as u32)))
+                .collect();
+            let chosen = held_out(&all, share, 3);
+            assert_eq!(chosen, held_out(&all, share, 3));
+            (0..counts.len()).map(|class| chosen.iter().filter(|&&hash| hash / 1000 == class as u64).count()).collect()
+        };
+        assert_eq!(of(&[20, 20], 0.1), [2, 2]);
+        assert_eq!(of(&[200, 30, 10], 0.1), [20, 3, 1]);
+        assert_eq!(of(&[5; 8], 0.1).iter().sum::<usize>(), 4);
+        assert_eq!(of(&[1, 1, 1, 7], 0.5).iter().sum::<usize>(), 5);
+        assert_eq!(of(&[2], 0.1), [1]);
+        assert_eq!(of(&[1], 0.1), [0]);
     }
 
     #[test]
@@ -476,7 +595,9 @@ mod tests {
         assert_eq!(loaded.problem, Problem::Classes { labels: vec!["no".into(), "yes".into()] });
         let dev = loaded.dev.unwrap();
         assert_eq!(loaded.train.len() + dev.len(), 200);
-        assert!((8..40).contains(&dev.len()), "{}", dev.len());
+        let Examples::Texts(list) = &dev else { unreachable!() };
+        assert_eq!(list.iter().filter(|text| text.label == Some(Label::Class(1))).count(), 10);
+        assert_eq!(dev.len(), 20);
         assert!(loaded.remarks[0].contains("are held out from training"), "{:?}", loaded.remarks);
         std::fs::write(folder.path().join("dev.csv"), "text,label\nx,yes\n").unwrap();
         let loaded = source.load(DataFiles::Folder(folder.path())).unwrap();

@@ -78,9 +78,9 @@ impl TaskName {
     pub(super) fn own_endings(self) -> &'static [&'static str] {
         match self {
             Self::Classify | Self::Regress => &["tsv", "csv", "jsonl", "ndjson"],
-            Self::Tag => &["conll", "txt", "tsv", "bio"],
-            Self::Choice => &["jsonl", "ndjson", "json"],
-            Self::Qa => &["json"],
+            Self::Tag => &["conll", "txt", "tsv", "bio", "jsonl"],
+            Self::Choice => &["jsonl", "ndjson", "json", "csv"],
+            Self::Qa => &["json", "jsonl"],
             Self::Glue(_) | Self::Race | Self::Squad1 | Self::Squad2 => &[],
         }
     }

@@ -192,7 +192,7 @@ fn quality(trainer: &mut Trainer<Finetuning>, problem: &Problem) -> f64 {
             let scores = trainer.window_scores(&features).unwrap();
             prediction::answers(questions, &features, &scores, &DecodeSettings::default())
         }
-        _ => prediction::predictions(problem, 0..100, &features, &trainer.scores(&features).unwrap()),
+        _ => prediction::predictions(problem, 0..100, &examples, &features, &trainer.scores(&features).unwrap()),
     };
     let measured = measure(&task(problem), &examples, &predictions).unwrap().unwrap();
     measured.main()

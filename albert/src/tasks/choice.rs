@@ -4,48 +4,59 @@
 //! {"id": "7", "passage": "...", "question": "...", "options": ["...", "..."], "answer": 1}
 //! ```
 //!
-//! One object a line (`.jsonl`), or an array of such objects (`.json`), alone or under the key `data`. `answer` is the index
-//! of the right option from 0, or its letter from "A". Without `id`, examples are numbered from 0. `passage` is optional and
-//! may also be named `article` or `context`.
+//! One object a line (`.jsonl`), an array of such objects (`.json`), alone or under the key `data`, or a `.csv` with these
+//! columns. `answer` is the index of the right option from 0, its letter from "A", or its text. Without `id`, examples are
+//! numbered from 0. `passage` is optional.
+//!
+//! Names of SWAG, HellaSwag and COPA are read as well: `sent1`, `ctx`, `premise` or `article`, `context` is the passage, `sent2`
+//! the question, `ending0` .. `ending3`, `endings`, `choice1`, `choice2` or `choices` the options, `label` the answer.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::de::{Error, Visitor};
+use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
-use super::error::{Place, TaskError};
+use super::error::{Place, TaskError, shown};
 use super::example::Choice;
-use super::json::Elements;
-use super::lines::{Lines, ending};
+use super::json::Objects;
+use super::lines::ending;
 use super::reader::{Purpose, Reader, Remarks, Rows};
 
 const EXPECTED: &str =
     "objects such as {\"passage\": \"...\", \"question\": \"...\", \"options\": [\"...\", \"...\"], \"answer\": 0}";
 
-/// Reads multiple-choice questions from a `.jsonl`, `.ndjson` or `.json` file.
+/// Reads multiple-choice questions from a `.jsonl`, `.ndjson`, `.json` or `.csv` file.
 ///
 /// # Errors
 /// The file has another type or cannot be opened. The reader returns all other errors.
 pub fn read_choices(path: &Path, purpose: Purpose) -> Result<Reader<Choice>, TaskError> {
-    let ending = ending(path);
-    let objects = match ending.as_deref() {
-        Some("jsonl" | "ndjson") => Objects::Lines(Lines::open(path)?),
-        Some("json") => Objects::Array(Elements::open(path, "data", EXPECTED)?),
-        _ => return Err(TaskError::file_type(path, ".jsonl, .ndjson or .json")),
-    };
-    Ok(Reader::new(path, ChoiceRows { objects, purpose, passage: Arc::from(""), count: 0 }))
+    if !matches!(ending(path).as_deref(), Some("jsonl" | "ndjson" | "json" | "csv")) {
+        return Err(TaskError::file_type(path, ".jsonl, .ndjson, .json or .csv"));
+    }
+    let objects = Objects::open(path, "data", EXPECTED)?;
+    Ok(Reader::new(path, ChoiceRows { objects, purpose, passage: Arc::from(""), count: 0, id: None }))
 }
 
 #[derive(Deserialize)]
 struct Object {
     id: Option<Scalar>,
-    #[serde(alias = "article", alias = "context")]
+    #[serde(alias = "article", alias = "context", alias = "sent1", alias = "ctx", alias = "premise")]
     passage: Option<String>,
-    question: String,
+    #[serde(alias = "sent2")]
+    question: Option<String>,
+    #[serde(default, alias = "endings", alias = "choices")]
     options: Vec<String>,
-    answer: Option<Scalar>,
+    #[serde(alias = "choice1")]
+    ending0: Option<String>,
+    #[serde(alias = "choice2")]
+    ending1: Option<String>,
+    ending2: Option<String>,
+    ending3: Option<String>,
+    #[serde(alias = "label")]
+    answer: Option<Box<RawValue>>,
 }
 
 /// Text or a whole number: an id or an answer.
@@ -86,6 +97,16 @@ impl<'de> Deserialize<'de> for Scalar {
             fn visit_u64<E: Error>(self, number: u64) -> Result<Scalar, E> {
                 Ok(Scalar::Number(number.into()))
             }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar, E> {
+                // pandas writes a column of whole numbers so if a value is missing.
+                let is_whole = number.fract() == 0.0 && number.abs() < 2f64.powi(53);
+                if is_whole {
+                    Ok(Scalar::Number(number as i128))
+                } else {
+                    Err(E::invalid_type(Unexpected::Float(number), &self))
+                }
+            }
         }
         deserializer.deserialize_any(ScalarVisitor)
     }
@@ -99,28 +120,35 @@ pub(super) fn letter_index(letter: &str) -> Option<u64> {
     }
 }
 
-enum Objects {
-    Lines(Lines),
-    Array(Elements),
-}
-
-impl Objects {
-    fn next(&mut self) -> Result<Option<Object>, TaskError> {
-        let lines = match self {
-            Self::Array(elements) => return elements.next(),
-            Self::Lines(lines) => lines,
-        };
-        let parsed = match lines.next()? {
-            None => return Ok(None),
-            Some(line) => serde_json::from_str(line),
-        };
-        parsed.map(Some).map_err(|error: serde_json::Error| lines.place().json(error, EXPECTED))
-    }
-
-    fn place(&self) -> Place {
-        match self {
-            Self::Lines(lines) => lines.place(),
-            Self::Array(elements) => elements.place(),
+/// Index of the option that `answer` means: a whole number, a letter, or the text of an option.
+fn answer_index(answer: &Scalar, options: &[String]) -> Result<u32, String> {
+    let count = options.len();
+    let number = match answer {
+        Scalar::Number(number) => Some(*number),
+        Scalar::Text(text) => {
+            let by_text = options.iter().position(|option| option.trim() == text.trim());
+            let number =
+                text.trim().parse::<f64>().ok().filter(|number| number.fract() == 0.0).map(|number| number as i128);
+            let letter = letter_index(&text.trim().to_uppercase()).map(i128::from);
+            match (number.or(letter).filter(|&number| number < count as i128), by_text) {
+                (Some(number), Some(option)) if number != option as i128 => {
+                    return Err(format!(
+                        "the answer {} is option {option} by its text and {number} by its place",
+                        shown(text)
+                    ));
+                }
+                (_, Some(option)) => Some(option as i128),
+                (_, None) => number.or(letter),
+            }
+        }
+    };
+    match number {
+        Some(number) if (0..count as i128).contains(&number) => Ok(number as u32),
+        Some(number) => Err(format!("the answer is option {number} (from 0), but there are {count} options")),
+        None => {
+            let Scalar::Text(text) = answer else { unreachable!("numbers are numbers") };
+            let text = shown(text);
+            Err(format!("the answer is {text}, expected an index from 0, a letter from A or the text of an option"))
         }
     }
 }
@@ -131,52 +159,60 @@ struct ChoiceRows {
     /// Passage of the last example, shared with the next one if equal.
     passage: Arc<str>,
     count: u64,
+    /// Id of the last question.
+    id: Option<String>,
 }
 
-impl Rows<Choice> for ChoiceRows {
-    fn next(&mut self, _remarks: &mut Remarks) -> Result<Option<Choice>, TaskError> {
-        let Some(object) = self.objects.next()? else { return Ok(None) };
+impl ChoiceRows {
+    fn choice(&mut self, id: String, object: Object) -> Result<Choice, TaskError> {
         let at = || self.objects.place();
-        let id = object.id.map_or_else(|| self.count.to_string(), String::from);
-        let contradiction = |problem: String| Err(at().contradiction(&format!("question {id:?}"), &problem));
-        let options = object.options;
+        let contradiction = |problem: String| at().contradiction(&format!("question {id:?}"), &problem);
+        let endings = [object.ending0, object.ending1, object.ending2, object.ending3];
+        let options: Vec<String> = object.options.into_iter().chain(endings.into_iter().flatten()).collect();
         if options.len() < 2 {
-            return contradiction(format!("{} options, expected two or more", options.len()));
+            return Err(contradiction(format!("{} options, expected two or more", options.len())));
         }
-        let answer = match object.answer {
+        if object.question.is_none() && object.passage.is_none() {
+            return Err(at().json("missing field `question`", EXPECTED));
+        }
+        let answer = match object.answer.filter(|_| self.purpose.needs_labels()) {
             None if self.purpose.needs_labels() => return Err(at().no_label()),
             None => None,
             Some(answer) => {
-                let index = match &answer {
-                    Scalar::Text(letter) => letter_index(letter),
-                    Scalar::Number(number) => u64::try_from(*number).ok(),
-                };
-                match index {
-                    Some(index) if index < options.len() as u64 => Some(index as u32),
-                    Some(index) => {
-                        return contradiction(format!(
-                            "the answer is option {index} (from 0), but there are {} options",
-                            options.len()
-                        ));
-                    }
-                    None => {
-                        let answer = String::from(answer);
-                        return contradiction(format!(
-                            "the answer is {answer:?}, expected an index from 0 or a letter from A"
-                        ));
-                    }
-                }
+                let answer = serde_json::from_str(answer.get()).map_err(|error| at().json_error(&error, EXPECTED))?;
+                Some(answer_index(&answer, &options).map_err(contradiction)?)
             }
         };
         let passage = object.passage.unwrap_or_default();
         if *self.passage != *passage {
             self.passage = passage.into();
         }
+        let question = object.question.unwrap_or_default();
+        Ok(Choice { id, passage: self.passage.clone(), question, options, answer, level: None })
+    }
+}
+
+impl Rows<Choice> for ChoiceRows {
+    fn next(&mut self, remarks: &mut Remarks) -> Result<Option<Choice>, TaskError> {
+        self.id = None;
+        let read = self.objects.next::<Object>(remarks);
+        let number = self.count;
         self.count += 1;
-        Ok(Some(Choice { id, passage: self.passage.clone(), question: object.question, options, answer, level: None }))
+        let Some(mut object) = read? else { return Ok(None) };
+        let id = object.id.take().map_or_else(|| number.to_string(), String::from);
+        self.id = Some(id.clone());
+        self.choice(id, object).map(Some)
     }
 
     fn place(&self) -> Place {
         self.objects.place()
+    }
+
+    fn id(&self) -> Option<String> {
+        self.id.clone()
+    }
+
+    fn resumes(&self) -> bool {
+        self.objects.resumes()
     }
 }

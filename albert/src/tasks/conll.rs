@@ -8,17 +8,26 @@
 //! ```
 //!
 //! Columns are separated by spaces, or by single TABs. All lines have as many columns as the first. Sentences are numbered
-//! from 0; `-DOCSTART-` lines are skipped. A file whose first words mostly contain spaces is an error: it contains texts.
+//! from 0; `-DOCSTART-` lines are skipped, and before a sentence comments such as `# sent_id = 1`. A file whose first words
+//! mostly contain spaces is an error: it contains texts.
+//!
+//! Files of JSON have `{"tokens": ["Peter", "sleeps"], "ner_tags": ["B-PER", "O"]}` instead, one object a line or in an array.
 //!
 //! Source: Tjong Kim Sang and De Meulder 2003 (CoNLL-2003).
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use engine::io::limits::text;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::choice::Scalar;
 use super::classes::Classes;
 use super::error::{Place, TaskError, shown};
 use super::example::Tagged;
-use super::lines::Lines;
+use super::json::Objects;
+use super::lines::{Lines, ending};
 use super::reader::{Purpose, Reader, Remarks, Rows};
 use super::table::in_order;
 
@@ -41,8 +50,97 @@ pub fn read_tagged(
     labels: &[String],
     purpose: Purpose,
 ) -> Result<Reader<Tagged>, TaskError> {
-    let words = Words::open(path, columns, purpose.needs_labels())?;
+    let needs_tags = purpose.needs_labels();
+    if let Some(objects) = objects_of(path)? {
+        let rows =
+            TaggedObjects { objects, labels: Classes::new(labels), needs_tags, count: 0, id: None, is_numbered: true };
+        return Ok(Reader::new(path, rows));
+    }
+    let words = Words::open(path, columns, needs_tags)?;
     Ok(Reader::new(path, Sentences { words, labels: Classes::new(labels), count: 0, first_line: 0 }))
+}
+
+/// The objects of a file of JSON; `None` for CoNLL.
+fn objects_of(path: &Path) -> Result<Option<Objects>, TaskError> {
+    match ending(path).as_deref() {
+        _ if text::is_standard_input(path) => Ok(None),
+        Some("jsonl" | "ndjson" | "json") => Objects::open(path, "data", OBJECTS).map(Some),
+        Some("csv" | "parquet" | "arrow" | "npy" | "xml" | "xlsx") => {
+            Err(TaskError::file_type(path, ".conll, .tsv, .txt or .bio with a word a line, or .jsonl or .json"))
+        }
+        _ => Ok(None),
+    }
+}
+
+const OBJECTS: &str = "objects such as {\"tokens\": [\"Oslo\"], \"ner_tags\": [\"B-LOC\"]}";
+
+/// A sentence as JSON.
+#[derive(Deserialize)]
+struct Object {
+    id: Option<Scalar>,
+    #[serde(alias = "words")]
+    tokens: Vec<String>,
+    #[serde(alias = "tags", alias = "labels", alias = "pos_tags")]
+    ner_tags: Option<Box<RawValue>>,
+}
+
+impl Object {
+    /// Names of the tags; numbers are names as well.
+    fn tags(&self, at: impl Fn() -> Place) -> Result<Vec<String>, TaskError> {
+        let Some(tags) = &self.ner_tags else { return Err(at().no_label()) };
+        let tags: Vec<Scalar> = serde_json::from_str(tags.get()).map_err(|error| at().json_error(&error, OBJECTS))?;
+        if tags.len() != self.tokens.len() {
+            let problem = format!("{} words and {} tags; expected a tag for each word", self.tokens.len(), tags.len());
+            return Err(at().error(problem));
+        }
+        Ok(tags.into_iter().map(String::from).collect())
+    }
+}
+
+struct TaggedObjects {
+    objects: Objects,
+    labels: Classes,
+    needs_tags: bool,
+    count: u64,
+    id: Option<String>,
+    /// True if the last sentence had no id of its own.
+    is_numbered: bool,
+}
+
+impl Rows<Tagged> for TaggedObjects {
+    fn next(&mut self, remarks: &mut Remarks) -> Result<Option<Tagged>, TaskError> {
+        self.id = None;
+        let read = self.objects.next::<Object>(remarks);
+        let number = self.count;
+        self.count += 1;
+        let Some(object) = read? else { return Ok(None) };
+        let at = || self.objects.place();
+        let tags = if self.needs_tags { object.tags(at)? } else { Vec::new() };
+        let tags = tags.iter().map(|tag| self.labels.find(tag, at)).collect::<Result<_, _>>()?;
+        self.is_numbered = object.id.is_none();
+        let id = object.id.map_or_else(|| number.to_string(), String::from);
+        self.id = Some(id.clone());
+        if object.tokens.is_empty() {
+            return Err(at().empty("the list of words"));
+        }
+        Ok(Some(Tagged { id, words: object.tokens, tags }))
+    }
+
+    fn place(&self) -> Place {
+        self.objects.place()
+    }
+
+    fn id(&self) -> Option<String> {
+        self.id.clone()
+    }
+
+    fn resumes(&self) -> bool {
+        self.objects.resumes()
+    }
+
+    fn are_numbered(&self) -> bool {
+        self.is_numbered
+    }
 }
 
 /// Tags of a file: `O` first, then alphabetically.
@@ -50,11 +148,38 @@ pub fn read_tagged(
 /// # Errors
 /// As [`read_tagged`] and its reader.
 pub fn labels_of_tagged(path: &Path, columns: TagColumns) -> Result<Vec<String>, TaskError> {
-    let mut words = Words::open(path, columns, true)?;
-    let mut tags = BTreeSet::new();
-    while let Some(line) = words.next()? {
-        if let Line::Word(_, Some(tag)) = line {
-            tags.insert(tag);
+    labels_of_words(path, columns, 0)
+}
+
+/// [`labels_of_tagged`], without the tags of up to `skipped` lines that cannot be used.
+pub(crate) fn labels_of_words(path: &Path, columns: TagColumns, skipped: u64) -> Result<Vec<String>, TaskError> {
+    let (mut tags, mut unusable) = (BTreeSet::new(), 0);
+    let mut skip = |error| {
+        unusable += 1;
+        if unusable > skipped { Err(error) } else { Ok(()) }
+    };
+    if let Some(mut objects) = objects_of(path)? {
+        let mut remarks = Remarks::default();
+        loop {
+            let read = objects.next::<Object>(&mut remarks);
+            let of_one = match read {
+                Ok(None) => break,
+                Ok(Some(object)) => object.tags(|| objects.place()),
+                Err(error) if !objects.resumes() => return Err(error),
+                Err(error) => Err(error),
+            };
+            of_one.map(|list| tags.extend(list)).or_else(&mut skip)?;
+        }
+    } else {
+        let mut words = Words::open(path, columns, true)?;
+        loop {
+            match words.next() {
+                Ok(None) => break,
+                Ok(Some(Line::Word(_, Some(tag)))) => drop(tags.insert(tag)),
+                Ok(Some(_)) => {}
+                Err(error @ TaskError::Input { .. }) if words.shape_fits => skip(error)?,
+                Err(error) => return Err(error),
+            }
         }
     }
     if tags.is_empty() {
@@ -77,6 +202,19 @@ struct Words {
     width: Option<usize>,
     /// The first words, until they are judged.
     shape: Option<Shape>,
+    /// False if the file is of texts.
+    shape_fits: bool,
+    /// True behind the first word of a sentence.
+    is_within: bool,
+}
+
+/// True for a comment before a sentence, such as `# sent_id = 1`; the word `#` has a tag and as many columns as other words.
+fn is_comment(line: &str, columns: usize, last: &str, width: Option<usize>) -> bool {
+    let mut fields = line.split_whitespace();
+    let has_tag = last == "O" || last.split_once('-').is_some_and(|(head, _)| "BIESLUM".contains(head));
+    let is_word = width.map_or(columns == 1 || has_tag, |width| columns == width);
+    let is_known = fields.clone().any(|field| field == "=") || matches!(fields.nth(1), Some("newdoc" | "newpar"));
+    line.starts_with('#') && (is_known || !is_word)
 }
 
 /// Statistics of the first words, which detect a file of texts.
@@ -117,25 +255,39 @@ impl Shape {
 
 impl Words {
     fn open(path: &Path, columns: TagColumns, needs_tag: bool) -> Result<Self, TaskError> {
-        Ok(Self { lines: Lines::open(path)?, columns, needs_tag, width: None, shape: Some(Shape::default()) })
+        Ok(Self {
+            lines: Lines::open(path)?,
+            columns,
+            needs_tag,
+            width: None,
+            shape: Some(Shape::default()),
+            shape_fits: true,
+            is_within: false,
+        })
     }
 
     fn next(&mut self) -> Result<Option<Line>, TaskError> {
         let Some(line) = self.line()? else {
-            self.shape.take().map_or(Ok(()), Shape::judge)?;
+            self.judge()?;
             return Ok(None);
         };
         if let (Line::Word(word, tag), Some(shape)) = (&line, &mut self.shape) {
             shape.add(word, tag.as_deref(), || self.lines.place());
             if shape.words == Shape::ENOUGH {
-                self.shape.take().map_or(Ok(()), Shape::judge)?;
+                self.judge()?;
             }
         }
         Ok(Some(line))
     }
 
+    fn judge(&mut self) -> Result<(), TaskError> {
+        let judged = self.shape.take().map_or(Ok(()), Shape::judge);
+        self.shape_fits &= judged.is_ok();
+        judged
+    }
+
     fn line(&mut self) -> Result<Option<Line>, TaskError> {
-        let columns = self.columns;
+        let (columns, is_within) = (self.columns, std::mem::replace(&mut self.is_within, true));
         let Some(line) = self.lines.next()? else { return Ok(None) };
         let by = if line.contains('\t') { '\t' } else { ' ' };
         // Without a list: a line may have millions of columns.
@@ -150,7 +302,9 @@ impl Words {
             last = field;
             found += 1;
         }
-        if is_blank || fields().next() == Some("-DOCSTART-") {
+        let is_comment = || !is_within && is_comment(line, found, last, self.width);
+        if is_blank || fields().next() == Some("-DOCSTART-") || is_comment() {
+            self.is_within = false;
             return Ok(Some(Line::Blank));
         }
         let width = self.width.unwrap_or(found);
@@ -187,22 +341,37 @@ struct Sentences {
 impl Rows<Tagged> for Sentences {
     fn next(&mut self, _remarks: &mut Remarks) -> Result<Option<Tagged>, TaskError> {
         let mut sentence = Tagged { id: self.count.to_string(), words: Vec::new(), tags: Vec::new() };
-        while let Some(line) = self.words.next()? {
-            let (word, tag) = match line {
-                Line::Word(word, tag) => (word, tag),
-                Line::Blank if sentence.words.is_empty() => continue,
-                Line::Blank => break,
+        // An error is of its sentence, which is read to its end.
+        let mut error = None;
+        loop {
+            let (word, tag) = match self.words.next() {
+                Ok(None) => break,
+                Err(problem @ TaskError::Input { .. }) if self.words.shape_fits => {
+                    error.get_or_insert(problem);
+                    continue;
+                }
+                Err(problem) => return Err(problem),
+                Ok(Some(line)) => match line {
+                    Line::Word(word, tag) => (word, tag),
+                    Line::Blank if sentence.words.is_empty() && error.is_none() => continue,
+                    Line::Blank => break,
+                },
             };
             let at = self.words.lines.place();
             if sentence.words.is_empty() {
                 self.first_line = at.line;
             }
             sentence.words.push(word);
-            if let Some(tag) = tag {
-                sentence.tags.push(self.labels.find(&tag, || at)?);
+            match tag.filter(|_| self.words.needs_tag).map(|tag| self.labels.find(&tag, || at)) {
+                Some(Ok(tag)) => sentence.tags.push(tag),
+                Some(Err(problem)) => drop(error.get_or_insert(problem)),
+                None => {}
             }
         }
         self.count += 1;
+        if let Some(error) = error {
+            return Err(error);
+        }
         // Memory stays close to the file size for short sentences.
         sentence.words.shrink_to_fit();
         sentence.tags.shrink_to_fit();
@@ -211,6 +380,14 @@ impl Rows<Tagged> for Sentences {
 
     fn place(&self) -> Place {
         Place { line: self.first_line, ..self.words.lines.place() }
+    }
+
+    fn id(&self) -> Option<String> {
+        self.count.checked_sub(1).map(|number| number.to_string())
+    }
+
+    fn resumes(&self) -> bool {
+        self.words.shape_fits
     }
 
     fn are_numbered(&self) -> bool {

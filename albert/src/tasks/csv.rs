@@ -7,9 +7,14 @@
 //! "a,b                   a quote that is never closed is an error, with its line
 //! ```
 //!
-//! The `csv` crate accepts a quote that is never closed, so [`Quotes`] tracks the same states.
+//! The separator is a comma, or a semicolon or TAB if the header has no comma and one of them, as spreadsheets of many countries
+//! write it; a first line `sep=;` sets it.
+//!
+//! The `csv` crate accepts a quote that is never closed, and counts line feeds alone, from the one behind a carriage return. So
+//! [`Quotes`] tracks the same states, and the lines.
 
-use std::io::Read;
+use std::collections::VecDeque;
+use std::io::{BufRead, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,18 +34,36 @@ enum State {
     Closing,
 }
 
-/// Input of the parser that tracks open quotes.
+/// Input of the parser that tracks open quotes and lines.
 struct Quotes {
     file: Input,
+    separator: u8,
     state: State,
     line: u64,
     /// Line of the last opening quote.
     opened: u64,
     is_over: bool,
+    last: u8,
+    /// Bytes so far.
+    count: u64,
+    /// First byte and number of the lines that are not empty, from the last record on.
+    starts: VecDeque<(u64, u64)>,
 }
 
 impl Quotes {
+    /// Line of the record that the parser found at `byte`, where line ends may precede it. Records come in order.
+    fn line_of(&mut self, byte: u64) -> u64 {
+        while self.starts.front().is_some_and(|&(start, _)| start < byte) {
+            self.starts.pop_front();
+        }
+        self.starts.front().map_or(self.line, |&(_, line)| line)
+    }
+
     fn follow(&mut self, byte: u8) {
+        let is_end = matches!(byte, b'\r' | b'\n');
+        if !is_end && (self.count == 0 || matches!(self.last, b'\r' | b'\n')) {
+            self.starts.push_back((self.count, self.line));
+        }
         self.state = match (self.state, byte) {
             (State::Start, b'"') => {
                 self.opened = self.line;
@@ -49,10 +72,12 @@ impl Quotes {
             (State::Closing, b'"') => State::Quoted,
             (State::Quoted, b'"') => State::Closing,
             (State::Quoted, _) => State::Quoted,
-            (_, b',' | b'\n' | b'\r') => State::Start,
+            (_, byte) if is_end || byte == self.separator => State::Start,
             _ => State::Plain,
         };
-        self.line += u64::from(byte == b'\n');
+        self.line += u64::from(byte == b'\r' || byte == b'\n' && self.last != b'\r');
+        self.last = byte;
+        self.count += 1;
     }
 }
 
@@ -65,43 +90,79 @@ impl Read for Quotes {
     }
 }
 
+/// Separator of a file by its first line, the number of the line behind `sep=`, and the text from there on.
+fn separator_of(mut file: Input) -> std::io::Result<(u8, u64, Input)> {
+    let mut first = Vec::new();
+    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    // A header is short; of a file without line feeds, the first buffer suffices.
+    file.by_ref().take(1 << 16).read_until(b'\n', &mut first)?;
+    let line = first.split(is_end).next().unwrap_or_default();
+    if let [b's', b'e', b'p', b'=', separator @ (b',' | b';' | b'\t')] = *line {
+        let end = if first[5..].starts_with(b"\r\n") { 7 } else { 6.min(first.len()) };
+        return Ok((separator, 2, Box::new(Cursor::new(first.split_off(end)).chain(file))));
+    }
+    let unquoted = || line.split(|&byte| byte == b'"').step_by(2);
+    let is_in = |separator: &u8| unquoted().any(|part| part.contains(separator));
+    let separator = [b',', b';', b'\t'].into_iter().find(is_in).unwrap_or(b',');
+    Ok((separator, 1, Box::new(Cursor::new(first).chain(file))))
+}
+
 /// Records of a file.
 pub(super) struct CsvRecords {
     path: Arc<Path>,
     reader: csv::Reader<Quotes>,
     record: csv::ByteRecord,
     line: u64,
+    is_broken: bool,
 }
 
 impl CsvRecords {
     pub(super) fn open(path: &Path) -> Result<Self, TaskError> {
         let mut file = lines::open(path)?;
         lines::skip_mark(&mut file).map_err(TaskError::io(path, "read"))?;
-        let quotes = Quotes { file, state: State::Start, line: 1, opened: 0, is_over: false };
-        let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(quotes);
-        Ok(Self { path: path.into(), reader, record: csv::ByteRecord::new(), line: 0 })
+        let (separator, line, file) = separator_of(file).map_err(TaskError::io(path, "read"))?;
+        let (state, starts) = (State::Start, VecDeque::new());
+        let quotes = Quotes { file, separator, state, line, opened: 0, is_over: false, last: 0, count: 0, starts };
+        let reader =
+            csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(separator).from_reader(quotes);
+        Ok(Self { path: path.into(), reader, record: csv::ByteRecord::new(), line: 0, is_broken: false })
+    }
+
+    /// Name of the separator.
+    pub(super) fn separator(&self) -> &'static str {
+        match self.reader.get_ref().separator {
+            b';' => "semicolons",
+            b'\t' => "TAB",
+            _ => "commas",
+        }
     }
 
     /// Reads the next record; false after the last.
     pub(super) fn next(&mut self) -> Result<bool, TaskError> {
-        let line = self.reader.position().line();
+        let byte = self.reader.position().byte();
         let is_row = self.reader.read_byte_record(&mut self.record).map_err(|error| match error.into_kind() {
             csv::ErrorKind::Io(source) => TaskError::io(&self.path, "read")(source),
-            other => csv_error(self.at(line), &format!("{other:?}")),
+            other => csv_error(self.place(), &format!("{other:?}")),
         })?;
+        self.line = self.reader.get_mut().line_of(byte);
         // The parser reads past the end only in a record that the end of the file terminates.
         let quotes = self.reader.get_ref();
         if quotes.is_over && quotes.state == State::Quoted {
+            self.is_broken = true;
             return Err(csv_error(self.at(quotes.opened), "a double quote that is never closed"));
         }
         if !is_row {
             return Ok(false);
         }
-        self.line = self.record.position().map_or(line, csv::Position::line);
         if let Some(column) = self.record.iter().position(|field| std::str::from_utf8(field).is_err()) {
             return Err(csv_error(self.place(), &format!("invalid UTF-8 in column {}", column + 1)));
         }
         Ok(true)
+    }
+
+    /// False if a quote took the rest of the file.
+    pub(super) fn resumes(&self) -> bool {
+        !self.is_broken
     }
 
     /// Number of values of the last record.

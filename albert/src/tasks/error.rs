@@ -47,6 +47,16 @@ impl Place {
         self.error(format!("{}; expected {expected}", shortened(&problem.to_string(), 200)))
     }
 
+    /// Error of a JSON text that begins at this place.
+    pub(super) fn json_error(mut self, error: &serde_json::Error, expected: &str) -> TaskError {
+        let problem = error.to_string();
+        let problem = problem.rsplit_once(" at line ").map_or(problem.as_str(), |(problem, _)| problem);
+        if self.line > 0 {
+            self.line += (error.line() as u64).saturating_sub(1);
+        }
+        self.json(problem, expected)
+    }
+
     pub(super) fn contradiction(self, subject: &str, problem: &str) -> TaskError {
         self.error(format!("{}: {}", shortened(subject, 200), shortened(problem, 400)))
     }

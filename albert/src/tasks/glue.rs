@@ -19,7 +19,7 @@ use super::classes::class_of;
 use super::error::{Place, TaskError, shown};
 use super::example::{Label, Problem, Text};
 use super::lines::Lines;
-use super::reader::{Reader, RemarkKind, Remarks, Rows};
+use super::reader::{Purpose, Reader, RemarkKind, Remarks, Rows};
 use crate::metrics::Metric;
 
 /// Split of a data set.
@@ -259,17 +259,20 @@ impl GlueTask {
     /// # Errors
     /// As [`Self::path`], and if the file cannot be opened. The reader returns all other errors.
     pub fn read(self, folder: &Path, split: Split) -> Result<Reader<Text>, TaskError> {
-        self.read_file(&self.path(folder, split)?, split)
+        self.read_file(&self.path(folder, split)?, split, Purpose::Training)
     }
 
-    /// Reads a file in the layout of a split of this task.
+    /// Reads a file in the layout of a split of this task. Labels are not read for prediction.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn read_file(self, path: &Path, split: Split) -> Result<Reader<Text>, TaskError> {
-        let rows =
-            GlueRows { lines: Lines::open(path)?, columns: self.columns(split), labels: self.labels(), count: 0 };
-        Ok(Reader::new(path, rows))
+    pub fn read_file(self, path: &Path, split: Split, purpose: Purpose) -> Result<Reader<Text>, TaskError> {
+        let (lines, labels) = (Lines::open(path)?, self.labels());
+        let mut columns = self.columns(split);
+        if !purpose.needs_labels() {
+            columns.label = None;
+        }
+        Ok(Reader::new(path, GlueRows { lines, columns, labels, count: 0, is_checked: false, id: None }))
     }
 
     fn columns(self, split: Split) -> Columns {
@@ -347,8 +350,12 @@ struct GlueRows {
     lines: Lines,
     columns: Columns,
     labels: &'static [&'static str],
-    /// Examples so far.
+    /// Rows so far.
     count: u64,
+    /// True behind a header that fits.
+    is_checked: bool,
+    /// Id of the last row.
+    id: Option<String>,
 }
 
 impl GlueRows {
@@ -373,40 +380,49 @@ impl GlueRows {
 
 impl Rows<Text> for GlueRows {
     fn next(&mut self, remarks: &mut Remarks) -> Result<Option<Text>, TaskError> {
-        if self.lines.place().line == 0 && self.columns.has_header {
+        if !self.is_checked && self.columns.has_header {
             self.check_header()?;
         }
+        self.is_checked = true;
         loop {
-            let place = self.lines.place();
-            let at = || Place { path: place.path.clone(), line: place.line + 1 };
-            let Some(line) = self.lines.next()? else { return Ok(None) };
-            let (found, columns) = (line.split('\t').count(), &self.columns);
+            let number = self.count;
+            self.count += 1;
+            self.id = self.are_numbered().then(|| number.to_string());
+            let line = self.lines.next().map(|line| line.map(str::to_owned));
+            let at = || self.lines.place();
+            let Some(line) = line? else { return Ok(None) };
+            let (fields, columns) = (line.split('\t').collect::<Vec<_>>(), &self.columns);
+            let found = fields.len();
             if found < columns.count && columns.may_be_short {
                 remarks.push(at(), || RemarkKind::ShortRow { columns: found });
+                self.count = number;
                 continue;
             }
             if found != columns.count {
                 return Err(at().columns(found, columns.count, "TAB"));
             }
-            let fields: Vec<&str> = line.split('\t').collect();
+            let id = columns.id.map_or_else(|| number.to_string(), |(column, _)| fields[column].to_owned());
+            self.id = Some(id.clone());
             let label = match columns.label.map(|(column, _)| fields[column]) {
                 None => None,
                 Some(score) if self.labels.is_empty() => Some(Label::Number(number_of(score, at)?)),
                 Some(label) => Some(Label::Class(class_of(label, self.labels, at)?)),
             };
-            let example = Text {
-                id: columns.id.map_or_else(|| self.count.to_string(), |(column, _)| fields[column].to_owned()),
-                first: fields[columns.first.0].to_owned(),
-                second: columns.second.map(|(column, _)| fields[column].to_owned()),
-                label,
-            };
-            self.count += 1;
-            return Ok(Some(example));
+            let second = columns.second.map(|(column, _)| fields[column].to_owned());
+            return Ok(Some(Text { id, first: fields[columns.first.0].to_owned(), second, label }));
         }
     }
 
     fn place(&self) -> Place {
         self.lines.place()
+    }
+
+    fn id(&self) -> Option<String> {
+        self.id.clone()
+    }
+
+    fn resumes(&self) -> bool {
+        self.is_checked
     }
 
     fn are_numbered(&self) -> bool {

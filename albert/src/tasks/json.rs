@@ -1,16 +1,148 @@
-//! Elements of a JSON array, streamed: of the array that is the whole file, or of the value of one key of an object. A file
-//! may be larger than memory; an element may not.
+//! JSON objects of a file, streamed: one a line, or the elements of an array, which is the whole file or the value of one key
+//! of an object. A file may be larger than memory; an element may not.
+//!
+//! An object is first delimited and then parsed, so that one with a missing or odd value costs only itself.
 //!
 //! serde_json reads byte by byte, and one byte too many after a number: [`Bytes`] returns that byte again.
 
-use std::io::Read;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io::{BufRead, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use engine::io::limits::{mended_surrogates, text};
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::value::RawValue;
 
+use super::csv::CsvRecords;
 use super::error::{Place, TaskError};
-use super::lines::{self, Input};
+use super::lines::{self, Input, Lines, ending};
+use super::reader::{RemarkKind, Remarks};
+
+/// Objects of a file.
+pub(super) struct Objects {
+    source: Source,
+    expected: &'static str,
+    /// Place of the last object.
+    at: Place,
+    is_broken: bool,
+}
+
+enum Source {
+    Lines(Lines),
+    Array(Elements),
+    /// Rows of a table, with its column names.
+    Table(CsvRecords, Vec<String>),
+}
+
+/// Keys by which the first line of a `.json` file is an object of a file of lines.
+const OF_LINES: [&str; 8] = ["question", "context", "text", "tokens", "words", "sent1", "ctx", "premise"];
+
+/// Bytes of a first line that are searched for them.
+const FIRST_LINE: u64 = 1 << 20;
+
+impl Objects {
+    /// Objects of a `.jsonl`, `.ndjson`, `.json` or `.csv` file or of standard input. An array may be the value of `key`; messages
+    /// contain `expected`.
+    pub(super) fn open(path: &Path, key: &'static str, expected: &'static str) -> Result<Self, TaskError> {
+        let source = match ending(path).as_deref() {
+            Some("csv") => {
+                let mut records = CsvRecords::open(path)?;
+                records.next()?;
+                let names = records.values().map(|name| name.trim().to_owned()).collect();
+                Source::Table(records, names)
+            }
+            Some("jsonl" | "ndjson") if !text::is_standard_input(path) => Source::Lines(Lines::open(path)?),
+            _ => {
+                let mut file = lines::open(path)?;
+                let mut first = Vec::new();
+                file.by_ref().take(FIRST_LINE).read_until(b'\n', &mut first).map_err(TaskError::io(path, "read"))?;
+                let object = first.strip_prefix(text::BYTE_ORDER_MARK).unwrap_or(&first);
+                let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_slice(object).unwrap_or_default();
+                let are_lines = !keys.contains_key(key) && OF_LINES.iter().any(|&key| keys.contains_key(key));
+                let file: Input = Box::new(Cursor::new(first).chain(file));
+                if are_lines {
+                    Source::Lines(Lines::new(path, file))
+                } else {
+                    Source::Array(Elements::new(path, file, key, expected))
+                }
+            }
+        };
+        Ok(Self { source, expected, at: Place { path: path.into(), line: 0 }, is_broken: false })
+    }
+
+    /// The next object, parsed by `parse`, or `None` after the last. Blank lines are skipped.
+    pub(super) fn next_with<T>(
+        &mut self,
+        remarks: &mut Remarks,
+        parse: impl FnOnce(&str) -> serde_json::Result<T>,
+    ) -> Result<Option<T>, TaskError> {
+        let text = match &mut self.source {
+            Source::Lines(lines) => loop {
+                let line = lines.next().map(|line| line.map(str::to_owned));
+                self.at = lines.place();
+                match line? {
+                    None => return Ok(None),
+                    Some(line) if line.trim().is_empty() => {}
+                    Some(line) => break line,
+                }
+            },
+            Source::Array(elements) => match elements.next::<Box<RawValue>>() {
+                Ok(None) => return Ok(None),
+                Ok(Some(element)) => {
+                    self.at.line = elements.start;
+                    String::from(Box::<str>::from(element))
+                }
+                Err(error) => {
+                    self.is_broken = true;
+                    return Err(error);
+                }
+            },
+            Source::Table(records, names) => loop {
+                let is_row = records.next();
+                self.at = records.place();
+                if !is_row? {
+                    return Ok(None);
+                }
+                if records.len() != names.len() {
+                    return Err(self.at.clone().columns(records.len(), names.len(), records.separator()));
+                }
+                let row =
+                    names.iter().zip(records.values()).filter(|(name, value)| !name.is_empty() && !value.is_empty());
+                let row: serde_json::Map<_, _> = row.map(|(name, value)| (name.clone(), value.into())).collect();
+                if !row.is_empty() {
+                    break serde_json::Value::Object(row).to_string();
+                }
+            },
+        };
+        let mended = mended_surrogates(&text);
+        if let Cow::Owned(_) = mended {
+            remarks.count(self.at.clone(), |count| RemarkKind::LoneSurrogates { count });
+        }
+        parse(&mended).map(Some).map_err(|error| self.at.clone().json_error(&error, self.expected))
+    }
+
+    /// The next object as a value of type `T`.
+    pub(super) fn next<T: DeserializeOwned>(&mut self, remarks: &mut Remarks) -> Result<Option<T>, TaskError> {
+        self.next_with(remarks, |text| serde_json::from_str(text))
+    }
+
+    /// Place of the last object.
+    pub(super) fn place(&self) -> Place {
+        self.at.clone()
+    }
+
+    /// Place of a part of the last object, which in an array may have many lines.
+    pub(super) fn place_of_part(&self) -> Place {
+        if let Source::Array(_) = self.source { Place { line: 0, ..self.place() } } else { self.place() }
+    }
+
+    /// False if objects behind an error cannot be told apart.
+    pub(super) fn resumes(&self) -> bool {
+        !self.is_broken
+    }
+}
 
 /// Bytes of a file; the last one can be read again.
 struct Bytes {
@@ -32,8 +164,9 @@ impl Bytes {
             self.is_over = true;
             return Ok(None);
         }
+        // A carriage return and a line feed end one line.
+        self.line += u64::from(byte[0] == b'\r' || byte[0] == b'\n' && self.last != b'\r');
         self.last = byte[0];
-        self.line += u64::from(self.last == b'\n');
         Ok(Some(self.last))
     }
 }
@@ -51,9 +184,11 @@ impl Read for Bytes {
 }
 
 /// Elements of an array.
-pub(super) struct Elements {
+struct Elements {
     path: Arc<Path>,
     bytes: Bytes,
+    /// First line of the last element.
+    start: u64,
     /// The key of the array, where the file is an object.
     key: &'static str,
     expected: &'static str,
@@ -69,19 +204,15 @@ enum State {
 }
 
 impl Elements {
-    /// Elements of the array that is the whole file, or of the value of `key`; messages contain `expected`.
-    pub(super) fn open(path: &Path, key: &'static str, expected: &'static str) -> Result<Self, TaskError> {
-        let bytes = Bytes { file: lines::open(path)?, last: 0, is_again: false, line: 1, is_over: false };
-        Ok(Self { path: path.into(), bytes, key, expected, state: State::Before })
-    }
-
-    /// The last line read.
-    pub(super) fn place(&self) -> Place {
-        Place { path: self.path.clone(), line: self.bytes.line }
+    /// Elements of the array that is the whole of `file`, or of the value of `key`; messages contain `expected`.
+    fn new(path: &Path, file: Input, key: &'static str, expected: &'static str) -> Self {
+        let bytes = Bytes { file, last: 0, is_again: false, line: 1, is_over: false };
+        Self { path: path.into(), bytes, start: 0, key, expected, state: State::Before }
     }
 
     fn error(&self, problem: impl ToString) -> TaskError {
-        self.place().json(problem, self.expected)
+        // The last line read.
+        Place { path: self.path.clone(), line: self.bytes.line }.json(problem, self.expected)
     }
 
     /// The next byte that is not white space.
@@ -98,6 +229,7 @@ impl Elements {
     fn value<T: DeserializeOwned>(&mut self) -> Result<T, TaskError> {
         let first = self.byte()?;
         self.bytes.is_again = first.is_some();
+        self.start = self.bytes.line;
         let value = T::deserialize(&mut serde_json::Deserializer::from_reader(&mut self.bytes)).map_err(|error| {
             // The parser counts lines from the value.
             let problem = error.to_string();
@@ -147,7 +279,7 @@ impl Elements {
     }
 
     /// The next element, or `None` after the last. The rest of the file is ignored.
-    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, TaskError> {
+    fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, TaskError> {
         match self.state {
             State::After => return Ok(None),
             State::Before => {

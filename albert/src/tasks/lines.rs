@@ -65,8 +65,12 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn open(path: &Path) -> Result<Self, TaskError> {
-        let (file, longest) = (open_lines(path)?, longest(path));
-        Ok(Self { path: path.into(), lines: text::Lines::new(file, longest) })
+        Ok(Self::new(path, open_lines(path)?))
+    }
+
+    /// Lines of `text`, which is that of the file at `path`.
+    pub(super) fn new(path: &Path, text: Input) -> Self {
+        Self { path: path.into(), lines: text::Lines::new(text, longest(path)) }
     }
 
     /// The last line read.

@@ -33,6 +33,7 @@ mod tests;
 
 pub use crate::metrics::Level;
 pub use choice::read_choices;
+pub(crate) use conll::labels_of_words;
 pub use conll::{TagColumns, labels_of_tagged, read_tagged};
 pub(crate) use error::listed;
 pub use error::{Place, TaskError};
@@ -40,7 +41,8 @@ pub use example::{Answer, Choice, Label, Problem, Question, Tagged, Text};
 pub use feature::Sequence;
 pub use glue::{GlueTask, Split, UnknownTask};
 pub use race::{read_race, read_race_at};
-pub use reader::{Example, Purpose, Reader, Remark, RemarkKind};
+pub use reader::{Example, Purpose, Reader, Remark, RemarkKind, Unusable};
 pub use squad::read_squad;
 pub use submission::write_submission;
+pub(crate) use table::labels_of;
 pub use table::{TextColumns, labels_of_texts, read_texts};

@@ -14,6 +14,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use engine::io::limits::mended_surrogates;
 use serde::Deserialize;
 
 use super::choice::letter_index;
@@ -163,11 +164,13 @@ impl RaceRows {
         loop {
             if let Some((lines, level)) = &mut self.current {
                 let level = *level;
-                if let Some(parsed) = lines.next()?.map(serde_json::from_str) {
-                    self.at = lines.place();
-                    return Ok(Some((self.checked(parsed)?, level)));
+                let line = lines.next().map(|line| line.map(|line| mended_surrogates(line).into_owned()));
+                self.at = lines.place();
+                match line? {
+                    Some(line) if line.trim().is_empty() => continue,
+                    Some(line) => return Ok(Some((self.checked(serde_json::from_str(&line))?, level))),
+                    None => self.current = None,
                 }
-                self.current = None;
             }
             let Some((path, level)) = self.files.pop() else { return Ok(None) };
             if path.file_name().is_some_and(|name| name == "all.txt") {
@@ -175,14 +178,17 @@ impl RaceRows {
                 continue;
             }
             let bytes = std::fs::read(&path).map_err(TaskError::io(&path, "read"))?;
-            let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
             self.at = Place { path: path.into(), line: 0 };
-            return Ok(Some((self.checked(serde_json::from_slice(bytes))?, level)));
+            let Ok(text) = String::from_utf8(bytes) else {
+                return Err(self.at.clone().error("invalid UTF-8; save the file as UTF-8"));
+            };
+            let text = mended_surrogates(text.strip_prefix('\u{feff}').unwrap_or(&text));
+            return Ok(Some((self.checked(serde_json::from_str(&text))?, level)));
         }
     }
 
     fn checked(&self, parsed: serde_json::Result<Passage>) -> Result<Passage, TaskError> {
-        parsed.map_err(|error| self.at.clone().json(error, EXPECTED))
+        parsed.map_err(|error| self.at.clone().json_error(&error, EXPECTED))
     }
 
     /// Examples of a passage.
@@ -194,6 +200,7 @@ impl RaceRows {
             return contradiction(format!("an id of {} bytes; expected at most {LONGEST_ID}", passage.id.len()));
         }
         let answers = match &passage.answers {
+            _ if !self.needs => None,
             None if self.needs => return Err(self.at.clone().no_label()),
             Some(answers) if answers.len() != count => {
                 return contradiction(format!("{count} questions, but {} answers; expected one each", answers.len()));
@@ -241,5 +248,9 @@ impl Rows<Choice> for RaceRows {
 
     fn place(&self) -> Place {
         self.at.clone()
+    }
+
+    fn resumes(&self) -> bool {
+        true
     }
 }

@@ -59,12 +59,27 @@ pub enum RemarkKind {
         /// Its text.
         text: String,
         /// Its stated first character.
-        start: u64,
+        start: i64,
     },
     /// A training question without a usable answer; it is skipped.
     NoUsableAnswer {
         /// Its id.
         id: String,
+    },
+    /// Rows without any value, as spreadsheets write them; they are skipped. The remark is at the first.
+    EmptyRows {
+        /// Their number.
+        count: u64,
+    },
+    /// Examples with an escape of half a character (a lone surrogate), which becomes U+FFFD. The remark is at the first.
+    LoneSurrogates {
+        /// Their number.
+        count: u64,
+    },
+    /// An example that cannot be used; it is skipped.
+    Unusable {
+        /// The problem.
+        problem: String,
     },
     /// Remarks beyond the limit, which are counted and not kept.
     Further {
@@ -96,6 +111,11 @@ impl fmt::Display for Remark {
                 write!(f, "{at}: question {id:?}: the answer {text:?} is not in the passage at character {start}")
             }
             RemarkKind::NoUsableAnswer { id } => write!(f, "{at}: skipped: question {id:?} has no usable answer"),
+            RemarkKind::EmptyRows { count } => write!(f, "{at}: skipped: the first of {count} rows without any value"),
+            RemarkKind::LoneSurrogates { count } => {
+                write!(f, "{at}: the first of {count} examples with a lone surrogate, which becomes U+FFFD")
+            }
+            RemarkKind::Unusable { problem } => write!(f, "{at}: skipped: {problem}"),
             RemarkKind::Further { count } => write!(f, "{at}: {count} more remarks"),
             RemarkKind::BesideAll { files } => write!(f, "{at}: read instead of {files} other files in its folder"),
         }
@@ -124,12 +144,37 @@ impl Remarks {
     }
 }
 
-/// Examples of one file or folder, in its order. An error ends the iteration.
+impl Remarks {
+    /// Adds one to the remark of a kind that counts, which is at the first place.
+    pub(super) fn count(&mut self, at: Place, kind: fn(u64) -> RemarkKind) {
+        let is_same = |remark: &&mut Remark| std::mem::discriminant(&remark.kind) == std::mem::discriminant(&kind(0));
+        match self.list.iter_mut().find(is_same).map(|remark| &mut remark.kind) {
+            Some(RemarkKind::EmptyRows { count } | RemarkKind::LoneSurrogates { count }) => *count += 1,
+            _ => self.push(at, || kind(1)),
+        }
+    }
+}
+
+/// An example that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Number of usable examples before it in its portion.
+    pub before: usize,
+    /// Its id, if known.
+    pub id: Option<String>,
+    /// File and line.
+    pub at: Place,
+    /// The problem.
+    pub problem: String,
+}
+
+/// Examples of one file or folder, in its order. An error ends the iteration if the examples behind it cannot be found.
 pub struct Reader<E> {
     path: PathBuf,
     rows: Box<dyn Rows<E>>,
     ids: Ids,
     remarks: Remarks,
+    /// Examples so far, usable or not.
     count: u64,
     is_done: bool,
 }
@@ -141,6 +186,16 @@ pub(super) trait Rows<E>: Send {
 
     /// Place of the last example read.
     fn place(&self) -> Place;
+
+    /// Id of the last example read, also if it cannot be used; `None` if unknown.
+    fn id(&self) -> Option<String> {
+        None
+    }
+
+    /// True if examples behind an error can be read: it is not of the file as a whole.
+    fn resumes(&self) -> bool {
+        false
+    }
 
     /// True if ids are counted here, so that they are unique.
     fn are_numbered(&self) -> bool {
@@ -173,21 +228,27 @@ impl<E: Example> Reader<E> {
         Ok((examples, self.remarks.list))
     }
 
-    fn read(&mut self) -> Result<Option<E>, TaskError> {
-        let example = self.rows.next(&mut self.remarks)?;
-        match &example {
-            None if self.count == 0 => return Err(TaskError::no_example(&self.path)),
-            None => {}
-            Some(example) if !self.rows.are_numbered() && !self.ids.insert(example.id()) => {
-                let id = shown(example.id());
-                return Err(self
-                    .rows
-                    .place()
-                    .error(format!("duplicate id {id}; ids name predictions and must be unique")));
+    /// Up to `count` more examples, up to `skips` of which cannot be used, and the error behind them, if there is one.
+    pub fn portion(&mut self, count: usize, skips: u64) -> (Vec<E>, Vec<Unusable>, Option<TaskError>) {
+        let (mut list, mut unusable) = (Vec::new(), Vec::<Unusable>::new());
+        while list.len() + unusable.len() < count {
+            match self.next() {
+                None => break,
+                Some(Ok(example)) => list.push(example),
+                Some(Err(TaskError::Input { at, problem })) if !self.is_done && (unusable.len() as u64) < skips => {
+                    unusable.push(Unusable { before: list.len(), id: self.rows.id(), at, problem });
+                }
+                Some(Err(error)) => return (list, unusable, Some(error)),
             }
-            Some(_) => self.count += 1,
         }
-        Ok(example)
+        (list, unusable, None)
+    }
+
+    /// Adds remarks on examples that were skipped.
+    pub fn remark(&mut self, unusable: impl IntoIterator<Item = Unusable>) {
+        for Unusable { at, problem, .. } in unusable {
+            self.remarks.push(at, || RemarkKind::Unusable { problem });
+        }
     }
 }
 
@@ -198,9 +259,25 @@ impl<E: Example> Iterator for Reader<E> {
         if self.is_done {
             return None;
         }
-        let read = self.read().transpose();
-        self.is_done = !matches!(read, Some(Ok(_)));
-        read
+        let read = match self.rows.next(&mut self.remarks) {
+            Ok(None) => {
+                self.is_done = true;
+                return (self.count == 0).then(|| Err(TaskError::no_example(&self.path)));
+            }
+            Ok(Some(example)) if !self.rows.are_numbered() && !self.ids.insert(example.id()) => {
+                let id = shown(example.id());
+                Err(self.rows.place().error(format!("duplicate id {id}; ids name predictions and must be unique")))
+            }
+            Ok(Some(example)) => Ok(example),
+            Err(error) => Err(error),
+        };
+        self.count += 1;
+        self.is_done = match &read {
+            Ok(_) => false,
+            Err(TaskError::Input { .. }) => !self.rows.resumes(),
+            Err(_) => true,
+        };
+        Some(read)
     }
 }
 

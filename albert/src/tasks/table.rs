@@ -3,11 +3,11 @@
 //! ```text
 //! .tsv     id \t text \t text_b \t label      quotes are literal, a row is a line
 //! .csv     id,text,text_b,label               values with commas, quotes or line ends in double quotes
-//! .jsonl   {"text": "...", "label": "..."}    one object a line
+//! .jsonl   {"text": "...", "label": "..."}    one object a line; .json also an array of objects
 //! ```
 //!
-//! The first row of TSV and CSV names the columns; other columns and keys are ignored. Examples without ids are numbered
-//! from 0.
+//! The first row of TSV and CSV names the columns; other columns and keys are ignored, and so are rows without any value.
+//! Examples without ids are numbered from 0.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -21,8 +21,9 @@ use super::csv::CsvRecords;
 use super::error::{LISTED, Place, TaskError, listed_of, shortened, shown};
 use super::example::{Label, Problem, Text};
 use super::glue::number_of;
+use super::json::Objects;
 use super::lines::{Lines, ending};
-use super::reader::{Purpose, Reader, Remarks, Rows};
+use super::reader::{Purpose, Reader, RemarkKind, Remarks, Rows};
 
 /// Columns to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,9 +67,15 @@ impl ColumnSpec<'_> {
             format!(", such as {quote}--set {}={}{quote}", self.setting, shortened(name, 40))
         });
         let (column, setting, known) = (self.column, self.setting, listed_of(first.iter(), count));
-        at.error(format!(
-            "no column {column:?}; the file has {known}; name the column with --set {setting}=NAME{example}"
-        ))
+        let only = if let [only] = first { only.as_ref() } else { "" };
+        let remedy = if only.contains('\0') {
+            "it seems to be UTF-16 without a byte-order mark; save it as UTF-8".to_owned()
+        } else if let Some(separator) = only.chars().find(|c| ",;|\t".contains(*c)) {
+            format!("its delimiter seems to be {separator:?}; a .csv has commas, semicolons or TABs, a .tsv has TABs")
+        } else {
+            format!("name the column with --set {setting}=NAME{example}")
+        };
+        at.error(format!("no column {column:?}; the file has {known}; {remedy}"))
     }
 }
 
@@ -80,13 +87,14 @@ impl TextColumns {
             wanted(self.id.as_deref().unwrap_or("id"), self.id.is_some(), "data.id"),
             wanted(&self.text, true, "data.text"),
             wanted(self.text_b.as_deref().unwrap_or("text_b"), self.text_b.is_some(), "data.text_b"),
-            wanted(&self.label, needs_label, "data.label"),
+            // A name that no column has: an unneeded label is not read.
+            wanted(if needs_label { &self.label } else { "\0" }, needs_label, "data.label"),
         ]
     }
 }
 
-/// Reads texts or pairs from a `.tsv`, `.csv`, `.jsonl` or `.ndjson` file. Labels are required for training and evaluation
-/// and optional for prediction.
+/// Reads texts or pairs from a `.tsv`, `.csv`, `.jsonl`, `.ndjson` or `.json` file. Labels are required for training and
+/// evaluation, and not read for prediction.
 ///
 /// # Errors
 /// The file has another type or cannot be opened. The reader returns all other errors.
@@ -111,7 +119,8 @@ pub fn read_texts(
         labels,
         needs_label: purpose.needs_labels(),
         count: 0,
-        is_pair: false,
+        is_pair: None,
+        id: None,
     };
     Ok(Reader::new(path, rows))
 }
@@ -121,13 +130,27 @@ pub fn read_texts(
 /// # Errors
 /// As [`read_texts`] and its reader, and for an example without a label.
 pub fn labels_of_texts(path: &Path, columns: &TextColumns) -> Result<Vec<String>, TaskError> {
+    labels_of(path, columns, 0)
+}
+
+/// [`labels_of_texts`], without the labels of up to `skipped` rows that cannot be used.
+pub(crate) fn labels_of(path: &Path, columns: &TextColumns, skipped: u64) -> Result<Vec<String>, TaskError> {
     let mut records = open(path)?;
-    let mut labels = BTreeSet::new();
-    while let Some([_, _, _, label]) = records.next(&columns.wanted(true))? {
-        match label {
-            Some(label) if !label.is_empty() => labels.insert(label),
-            _ => return Err(records.place().no_label()),
+    let (mut labels, mut remarks, mut unusable) = (BTreeSet::new(), Remarks::default(), 0);
+    loop {
+        let error = match records.next(&columns.wanted(true), &mut remarks) {
+            Ok(None) => break,
+            Ok(Some([_, _, _, Some(label)])) if !label.is_empty() => {
+                labels.insert(label);
+                continue;
+            }
+            Ok(Some(_)) => records.place().no_label(),
+            Err(error) => error,
         };
+        unusable += 1;
+        if unusable > skipped || !records.resumes() {
+            return Err(error);
+        }
     }
     if labels.is_empty() {
         return Err(TaskError::no_example(path));
@@ -149,15 +172,21 @@ fn open(path: &Path) -> Result<Box<dyn Records>, TaskError> {
     Ok(match ending.as_deref() {
         Some("tsv") => Box::new(Tsv { lines: Lines::open(path)?, header: None }),
         Some("csv") => Box::new(Csv { records: CsvRecords::open(path)?, header: None }),
-        Some("jsonl" | "ndjson") => Box::new(Jsonl { lines: Lines::open(path)? }),
-        _ => return Err(TaskError::file_type(path, ".tsv, .csv, .jsonl or .ndjson")),
+        Some("jsonl" | "ndjson" | "json") => Box::new(Json { objects: Objects::open(path, "data", OBJECTS)? }),
+        _ => return Err(TaskError::file_type(path, ".tsv, .csv, .jsonl, .ndjson or .json")),
     })
 }
 
+/// Values of the wanted columns in a row; `None` for an optional column that is missing.
+type Values = [Option<String>; 4];
+
 /// Rows of named values.
 trait Records: Send {
-    /// Values of the wanted columns in the next row; `None` for an optional column that is missing.
-    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError>;
+    /// The next row with a value, or `None` after the last.
+    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4], remarks: &mut Remarks) -> Result<Option<Values>, TaskError>;
+
+    /// True if rows behind an error can be read.
+    fn resumes(&self) -> bool;
 
     /// First line of the last row.
     fn place(&self) -> Place;
@@ -174,22 +203,27 @@ struct TextRows {
     /// Class names; `None` for numbers.
     labels: Option<Classes>,
     needs_label: bool,
-    /// Examples so far.
+    /// Rows so far.
     count: u64,
     /// True if the first example was a pair.
-    is_pair: bool,
+    is_pair: Option<bool>,
+    /// Id of the last row.
+    id: Option<String>,
 }
 
-impl Rows<Text> for TextRows {
-    fn next(&mut self, _remarks: &mut Remarks) -> Result<Option<Text>, TaskError> {
-        let Some(values) = self.records.next(&self.columns.wanted(self.needs_label))? else { return Ok(None) };
+impl TextRows {
+    /// The example of a row.
+    fn example(&mut self, [_, text, second, label]: Values) -> Result<Text, TaskError> {
         let at = || self.records.place();
-        let [id, text, second, label] = values;
+        let id = match self.id.clone() {
+            Some(id) if id.is_empty() => return Err(at().empty("the id")),
+            id => id.unwrap_or_default(),
+        };
         let first = text.filter(|text| !text.trim().is_empty()).ok_or_else(|| at().empty("the text"))?;
-        if self.count > 0 && second.is_some() != self.is_pair {
-            let (is, was) = if self.is_pair { ("one text", "pairs") } else { ("a pair", "single texts") };
+        if let Some(is_pair) = self.is_pair.filter(|&is_pair| second.is_some() != is_pair) {
+            let (is, was) = if is_pair { ("one text", "pairs") } else { ("a pair", "single texts") };
             let problem = format!("it is {is}, but the examples before are {was}; put them into separate files");
-            return Err(at().contradiction(&format!("example {}", self.count), &problem));
+            return Err(at().contradiction(&format!("example {}", self.count - 1), &problem));
         }
         let label = match label.filter(|label| !label.is_empty()) {
             None if self.needs_label => return Err(at().no_label()),
@@ -199,14 +233,28 @@ impl Rows<Text> for TextRows {
                 None => Label::Number(number_of(&label, at)?),
             }),
         };
-        let id = match id {
-            Some(id) if id.is_empty() => return Err(at().empty("the id")),
-            Some(id) => id,
-            None => self.count.to_string(),
-        };
-        self.is_pair = second.is_some();
+        self.is_pair = Some(second.is_some());
+        Ok(Text { id, first, second, label })
+    }
+}
+
+impl Rows<Text> for TextRows {
+    fn next(&mut self, remarks: &mut Remarks) -> Result<Option<Text>, TaskError> {
+        let number = self.count;
+        let read = self.records.next(&self.columns.wanted(self.needs_label), remarks);
         self.count += 1;
-        Ok(Some(Text { id, first, second, label }))
+        self.id = self.records.are_numbered().then(|| number.to_string());
+        let Some(mut values) = read? else { return Ok(None) };
+        self.id = Some(values[0].take().unwrap_or_else(|| number.to_string()));
+        self.example(values).map(Some)
+    }
+
+    fn id(&self) -> Option<String> {
+        self.id.clone()
+    }
+
+    fn resumes(&self) -> bool {
+        self.records.resumes()
     }
 
     fn place(&self) -> Place {
@@ -231,8 +279,13 @@ impl Header {
         at: impl Fn() -> Place,
     ) -> Result<Self, TaskError> {
         let (mut seen, mut first) = (HashSet::new(), Vec::new());
-        let mut found = [None; 4];
+        let (mut found, mut count) = ([None; 4], 0);
         for (index, name) in names.map(str::trim).enumerate() {
+            count = index + 1;
+            // Spreadsheets write columns without names.
+            if name.is_empty() && index > 0 {
+                continue;
+            }
             if !seen.insert(name) {
                 return Err(at().error(format!("duplicate column {}; rename one of them", shown(name))));
             }
@@ -245,7 +298,7 @@ impl Header {
         let missing = found.iter().zip(wanted).find(|(found, wanted)| found.is_none() && wanted.is_needed);
         match missing {
             Some((_, wanted)) => Err(wanted.missing(at(), &first, seen.len())),
-            None => Ok(Self { count: seen.len(), wanted: found }),
+            None => Ok(Self { count, wanted: found }),
         }
     }
 }
@@ -255,16 +308,28 @@ struct Tsv {
     header: Option<Header>,
 }
 
-impl Records for Tsv {
-    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
-        if self.header.is_none() {
-            let before = self.lines.place();
-            let at = || Place { line: before.line + 1, path: before.path.clone() };
-            let Some(line) = self.lines.next()? else { return Ok(None) };
-            self.header = Some(Header::new(line.split('\t'), wanted, at)?);
+impl Tsv {
+    /// The next line with a value; counts the others.
+    fn line(&mut self, remarks: &mut Remarks) -> Result<Option<String>, TaskError> {
+        loop {
+            match self.lines.next()? {
+                None => return Ok(None),
+                Some(line) if line.trim().is_empty() => {}
+                Some(line) => return Ok(Some(line.to_owned())),
+            }
+            remarks.count(self.lines.place(), |count| RemarkKind::EmptyRows { count });
         }
+    }
+}
+
+impl Records for Tsv {
+    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4], remarks: &mut Remarks) -> Result<Option<Values>, TaskError> {
+        if self.header.is_none() {
+            let Some(line) = self.line(remarks)? else { return Ok(None) };
+            self.header = Some(Header::new(line.split('\t'), wanted, || self.lines.place())?);
+        }
+        let Some(line) = self.line(remarks)? else { return Ok(None) };
         let Some(header) = &self.header else { return Ok(None) };
-        let Some(line) = self.lines.next()? else { return Ok(None) };
         let mut values = [const { None }; 4];
         let mut found = 0;
         for field in line.split('\t') {
@@ -276,6 +341,10 @@ impl Records for Tsv {
             return Err(self.lines.place().columns(found, header.count, "TAB"));
         }
         Ok(Some(values))
+    }
+
+    fn resumes(&self) -> bool {
+        self.header.is_some()
     }
 
     fn place(&self) -> Place {
@@ -293,7 +362,7 @@ struct Csv {
 }
 
 impl Records for Csv {
-    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
+    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4], remarks: &mut Remarks) -> Result<Option<Values>, TaskError> {
         let records = &mut self.records;
         if self.header.is_none() {
             if !records.next()? {
@@ -302,13 +371,21 @@ impl Records for Csv {
             self.header = Some(Header::new(records.values(), wanted, || records.place())?);
         }
         let Some(header) = &self.header else { return Ok(None) };
-        if !records.next()? {
-            return Ok(None);
+        while records.next()? {
+            if records.values().all(|value| value.trim().is_empty()) {
+                remarks.count(records.place(), |count| RemarkKind::EmptyRows { count });
+                continue;
+            }
+            if records.len() != header.count {
+                return Err(records.place().columns(records.len(), header.count, records.separator()));
+            }
+            return Ok(Some(header.wanted.map(|column| column.map(|column| records.value(column).to_owned()))));
         }
-        if records.len() != header.count {
-            return Err(records.place().columns(records.len(), header.count, "commas"));
-        }
-        Ok(Some(header.wanted.map(|column| column.map(|column| records.value(column).to_owned()))))
+        Ok(None)
+    }
+
+    fn resumes(&self) -> bool {
+        self.header.is_some() && self.records.resumes()
     }
 
     fn place(&self) -> Place {
@@ -320,9 +397,12 @@ impl Records for Csv {
     }
 }
 
-struct Jsonl {
-    lines: Lines,
+struct Json {
+    objects: Objects,
 }
+
+/// Objects of texts, for messages.
+const OBJECTS: &str = "one object a line, such as {\"text\": \"...\", \"label\": \"...\"}";
 
 /// A value as text.
 enum Plain {
@@ -425,21 +505,21 @@ impl<'de> Visitor<'de> for Picker<'_> {
     }
 }
 
-impl Records for Jsonl {
-    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4]) -> Result<Option<[Option<String>; 4]>, TaskError> {
-        const EXPECTED: &str = "one object a line, such as {\"text\": \"...\", \"label\": \"...\"}";
-        let Some(line) = self.lines.next()? else { return Ok(None) };
-        let mut json = serde_json::Deserializer::from_str(line);
-        let parsed = json.deserialize_map(Picker(wanted)).and_then(|picked| json.end().map(|()| picked));
-        let at = || self.lines.place();
-        let picked = parsed.map_err(|problem| at().json(problem, EXPECTED))?;
+impl Records for Json {
+    fn next(&mut self, wanted: &[ColumnSpec<'_>; 4], remarks: &mut Remarks) -> Result<Option<Values>, TaskError> {
+        let parse = |text: &str| {
+            let mut json = serde_json::Deserializer::from_str(text);
+            json.deserialize_map(Picker(wanted)).and_then(|picked| json.end().map(|()| picked))
+        };
+        let Some(picked) = self.objects.next_with(remarks, parse)? else { return Ok(None) };
+        let at = || self.objects.place();
         let mut values = [const { None }; 4];
         for ((value, found), wanted) in values.iter_mut().zip(picked.values).zip(wanted) {
             match found {
                 None if wanted.is_needed => return Err(wanted.missing(at(), &picked.keys, picked.count)),
                 None => {}
                 Some(Plain::Nested) => {
-                    return Err(at().json(format!("{:?} is neither text nor a number", wanted.column), EXPECTED));
+                    return Err(at().json(format!("{:?} is neither text nor a number", wanted.column), OBJECTS));
                 }
                 Some(Plain::Text(text)) => *value = Some(text),
             }
@@ -447,7 +527,11 @@ impl Records for Jsonl {
         Ok(Some(values))
     }
 
+    fn resumes(&self) -> bool {
+        self.objects.resumes()
+    }
+
     fn place(&self) -> Place {
-        self.lines.place()
+        self.objects.place()
     }
 }

@@ -2,17 +2,18 @@
 
 use super::evaluate::NullThreshold;
 use crate::{
+    input::{Entries, Errors, Kind, Line, answer, null_entry, null_text},
     numbers::whole,
     output::tell,
-    running::{Batch, Running, Streaming},
+    running::{Batch, Places, Running, Streaming},
 };
 use albert::{
-    finetune::{Examples, Prediction, Predictor, threshold_of},
+    finetune::{Examples, Prediction, Predictor, Task, escaped, threshold_of},
     tasks::{Problem, Question},
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use engine::io::limits::text;
+use engine::io::limits::{mended_surrogates, text};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::{
@@ -37,6 +38,8 @@ pub(crate) struct Arguments {
     /// File with the text that contains the answer
     #[arg(long, value_name = "FILE")]
     context_file: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
     /// Maximum number of answers to print
     #[arg(long, default_value_t = 3, value_parser = whole::<1, usize>)]
     top: usize,
@@ -66,8 +69,10 @@ struct Asked {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut out = arguments.streaming.results.sink()?;
+    let results = &arguments.streaming.results;
+    let mut out = results.sink()?;
     let common = context(arguments)?;
+    let lines = arguments.streaming.lines(arguments.question.as_deref(), Kind::Objects)?;
     let device = arguments.running.device()?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
     predictor.set_precision(arguments.running.precision.on(&device))?;
@@ -76,43 +81,66 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("the model does not answer questions about a text; use albert classify or albert predict");
     }
     arguments.threshold.set(&mut predictor)?;
-    if let Some(mut lines) = arguments.streaming.lines(arguments.question.as_deref())? {
-        loop {
-            let batch = lines.batch(arguments.batch.lines)?;
-            if batch.is_empty() {
-                break;
-            }
-            let (mut asked, mut questions) = (Vec::new(), Vec::new());
-            for line in &batch {
-                let one: Asked = serde_json::from_str(&line.text)
-                    .with_context(|| format!("{}: expected an object with question and context", lines.place(line)))?;
-                let text = one.context.as_ref().or(common.as_ref()).filter(|text| !text.trim().is_empty());
-                let text = text.with_context(|| format!("{}: there is no context to search", lines.place(line)))?;
-                questions.push(question(one.question.clone(), text));
-                asked.push(one);
-            }
-            let predictions = predictor.predict(&Examples::Questions(questions))?;
+    let task = predictor.task().clone();
+    let mut ended = None;
+    if let Some(mut lines) = lines {
+        let mut errors = Errors::new(arguments.streaming.faults, false);
+        let write = |entries: Entries<(Asked, Question), (Prediction, usize)>| {
             let mut text = String::new();
-            for (asked, prediction) in asked.iter().zip(&predictions) {
-                text += &in_line(arguments, &predictor, asked, prediction);
+            for (line, result) in entries {
+                text += &match result {
+                    Ok(((asked, question), (prediction, _))) => {
+                        in_line(arguments, &task, &asked, &question.passage, &prediction)
+                    }
+                    Err(reason) if results.json() => {
+                        let mut entry = null_entry("answer", line.number, &reason);
+                        if results.with_input {
+                            entry.insert("input".into(), json!(line.text));
+                        }
+                        Value::Object(entry).to_string()
+                    }
+                    Err(reason) => null_text(line.number, &reason),
+                };
                 text.push('\n');
             }
-            out.put(&text)?;
-        }
+            out.put(&text)
+        };
+        let run = |items: &[(Asked, Question)]| {
+            let questions = items.iter().map(|(_, question)| question.clone()).collect();
+            Ok(predictor.predict_each(&Examples::Questions(questions))?)
+        };
+        let parse = |line: &Line| of_line(&line.text, common.as_deref());
+        let (total, stopped) = answer(&mut lines, arguments.batch.lines, &mut errors, parse, run, write)?;
+        errors.tell(total);
+        ended = stopped;
     } else {
         let text = common.context("give the text that contains the answer with --context or --context-file")?;
         let asked = Asked { id: None, question: arguments.question.clone().unwrap_or_default(), context: None };
         let questions = Examples::Questions(vec![question(asked.question.clone(), &text)]);
         let predictions = predictor.predict(&questions)?;
-        if arguments.streaming.results.json {
-            out.put(&(in_line(arguments, &predictor, &asked, &predictions[0]) + "\n"))?;
+        if results.json() {
+            out.put(&(in_line(arguments, &task, &asked, &text, &predictions[0]) + "\n"))?;
         } else {
             out.put(&in_full(arguments, &predictor, &predictions[0]))?;
         }
     }
     arguments.running.profile.print(predictor.profile(), &device);
     out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    ended.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// The question of a line, which is searched for in `common` if it has no context of its own.
+fn of_line(line: &str, common: Option<&str>) -> Result<(Asked, Question)> {
+    ensure!(!line.trim().is_empty(), "the line is blank");
+    let asked: Asked = serde_json::from_str(&mended_surrogates(line)).map_err(|error| {
+        let problem = error.to_string();
+        let problem = problem.rsplit_once(" at line ").map_or(&*problem, |(problem, _)| problem);
+        anyhow::anyhow!("{problem} at column {}; expected an object with question and context", error.column())
+    })?;
+    ensure!(!asked.question.trim().is_empty(), "the question is empty");
+    let text = asked.context.as_deref().or(common).filter(|text| !text.trim().is_empty());
+    let question = question(asked.question.clone(), text.context("there is no context to search")?);
+    Ok((asked, question))
 }
 
 fn question(question: String, text: &str) -> Question {
@@ -120,22 +148,23 @@ fn question(question: String, text: &str) -> Question {
 }
 
 /// The answers in one line: the best one, which may be empty, and its probability, or JSON.
-fn in_line(arguments: &Arguments, predictor: &Predictor, asked: &Asked, prediction: &Prediction) -> String {
+fn in_line(arguments: &Arguments, task: &Task, asked: &Asked, passage: &str, prediction: &Prediction) -> String {
     let Prediction::Answers(answers) = prediction else { unreachable!("questions are answered") };
-    let best = threshold_of(predictor.task()).answer(answers);
-    if !arguments.streaming.results.json {
+    let (best, results) = (threshold_of(task).answer(answers), &arguments.streaming.results);
+    if !results.json() {
         let probability = answers.candidates.first().map_or(0.0, |candidate| candidate.probability);
-        return format!("{}\t{probability:.4}", best.replace(['\t', '\n', '\r'], " "));
+        let input = if results.with_input { format!("{}\t", escaped(&asked.question)) } else { String::new() };
+        return format!("{input}{}\t{probability:.4}", escaped(best));
     }
     let mut line = Map::new();
     line.extend(asked.id.as_ref().map(|id| ("id".to_owned(), id.clone())));
     line.insert("question".into(), json!(asked.question));
-    if arguments.streaming.results.with_input {
+    if results.with_input {
         line.extend(asked.context.as_ref().map(|context| ("context".to_owned(), json!(context))));
     }
     let of = |candidate: &albert::span::Candidate| {
-        let bytes = &candidate.bytes;
-        json!({ "text": candidate.text, "start": bytes.start, "end": bytes.end, "score": candidate.score,
+        let place = arguments.places.offsets().of(passage, &candidate.bytes);
+        json!({ "text": candidate.text, "start": place.start, "end": place.end, "score": candidate.score,
                 "probability": candidate.probability })
     };
     line.insert("answers".into(), answers.candidates.iter().take(arguments.top).map(of).collect());

@@ -1,17 +1,17 @@
 //! `albert classify`: predictions of fine-tuned models for texts or pairs, one at a time or as a stream.
 
 use crate::{
-    input::{Line, Lines},
+    input::{Entries, Errors, Kind, answer, null_entry, null_text},
     output::tell,
-    running::{Batch, Running, Streaming},
+    running::{Batch, Field, Running, Streaming},
 };
 use albert::{
-    finetune::{Examples, Prediction, Predictor},
+    finetune::{Examples, Offsets, Prediction, Predictor, Task, escaped},
     tasks::{Problem, Tagged, Text},
 };
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
@@ -28,6 +28,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     streaming: Streaming,
     #[command(flatten)]
+    field: Field,
+    #[command(flatten)]
     batch: Batch,
     /// Text, or the first of a pair; for a tagging model, words separated by spaces; - is the lines of standard input, where a
     /// TAB separates the texts of a pair
@@ -38,7 +40,10 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut out = arguments.streaming.results.sink()?;
+    let results = &arguments.streaming.results;
+    let mut out = results.sink()?;
+    let kind = Kind::texts(arguments.field.field.as_ref(), true);
+    let lines = arguments.streaming.lines(arguments.text.as_deref(), kind)?;
     let device = arguments.running.device()?;
     let mut predictor = Predictor::load(&arguments.model, &device)?;
     predictor.set_precision(arguments.running.precision.on(&device))?;
@@ -48,35 +53,49 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Problem::Span { .. } => bail!("the model answers questions; use albert answer"),
         _ => {}
     }
-    if let Some(mut lines) = arguments.streaming.lines(arguments.text.as_deref())? {
+    let mut ended = None;
+    if let Some(mut lines) = lines {
         ensure!(arguments.second.is_none(), "the texts of a pair are separated by a TAB in each line");
-        loop {
-            let batch = lines.batch(arguments.batch.lines)?;
-            if batch.is_empty() {
-                break;
-            }
-            let examples = of_lines(&lines, &batch, &predictor.task().problem)?;
-            let predictions = if examples.is_empty() { vec![] } else { predictor.predict(&examples)? };
-            let (mut text, mut answered) = (String::new(), 0);
-            for line in &batch {
-                if has_example(line, &predictor.task().problem) {
-                    let truncated = predictor.truncated()[answered];
-                    text += &in_line(arguments, &predictor, (&examples, answered), &predictions[answered], truncated);
-                    answered += 1;
-                } else {
-                    let (examples, prediction) = (Examples::Tagged(vec![tagged(vec![])]), Prediction::Words(vec![]));
-                    text += &in_line(arguments, &predictor, (&examples, 0), &prediction, 0);
-                }
+        let (task, json) = (predictor.task().clone(), results.json());
+        let mut errors = Errors::new(arguments.streaming.faults, false);
+        let write = |entries: Entries<Examples, (Prediction, usize)>| {
+            let mut text = String::new();
+            for (line, result) in entries {
+                text += &match result {
+                    Ok((examples, (prediction, truncated))) => {
+                        in_line(arguments, &task, &examples, &prediction, truncated)
+                    }
+                    Err(reason) if json => {
+                        let mut entry = Map::new();
+                        if results.with_input {
+                            entry.insert("text".into(), json!(line.text));
+                        }
+                        entry.extend(null_entry(Prediction::field(&task.problem), line.number, &reason));
+                        Value::Object(entry).to_string()
+                    }
+                    Err(reason) if results.with_input => format!("{}\t{}", line.text, null_text(line.number, &reason)),
+                    Err(reason) => null_text(line.number, &reason),
+                };
                 text.push('\n');
             }
-            out.put(&text)?;
-        }
+            out.put(&text)
+        };
+        let run = |items: &[Examples]| {
+            let mut all = items[0].clone();
+            items[1..].iter().for_each(|one| all.append(one.clone()));
+            Ok(predictor.predict_each(&all)?)
+        };
+        let (total, stopped) =
+            answer(&mut lines, arguments.batch.lines, &mut errors, |line| of_line(&line.text, &task), run, write)?;
+        errors.tell(total);
+        ended = stopped;
     } else {
         let (first, second) = (arguments.text.clone().unwrap_or_default(), arguments.second.clone());
-        let examples = example(first, second, &predictor.task().problem).map_err(anyhow::Error::msg)?;
+        let examples = example(first, second, &predictor.task().problem)?;
         let predictions = predictor.predict(&examples)?;
-        if arguments.streaming.results.json {
-            let line = in_line(arguments, &predictor, (&examples, 0), &predictions[0], predictor.truncated()[0]);
+        if results.json() || results.with_input {
+            let truncated = predictor.truncated()[0];
+            let line = in_line(arguments, predictor.task(), &examples, &predictions[0], truncated);
             out.put(&(line + "\n"))?;
         } else {
             out.put(&in_full(&predictor.task().problem, &examples, &predictions[0]))?;
@@ -90,81 +109,72 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         );
     }
     out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// Texts as examples of a problem; an error is a sentence without its place.
-fn example(first: String, second: Option<String>, problem: &Problem) -> Result<Examples, &'static str> {
+/// Texts as an example of a problem.
+fn example(first: String, second: Option<String>, problem: &Problem) -> Result<Examples> {
     let id = String::new();
     let Problem::Tags { .. } = problem else {
         return Ok(Examples::Texts(vec![Text { id, first, second, label: None }]));
     };
+    ensure!(second.is_none(), "the model tags words and takes one text");
     let words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
-    match second {
-        Some(_) => Err("the model tags words and takes one text"),
-        None if words.is_empty() => Err("the text contains no words to tag"),
-        None => Ok(Examples::Tagged(vec![tagged(words)])),
+    ensure!(!words.is_empty(), "the text contains no words to tag");
+    Ok(Examples::Tagged(vec![Tagged { id, words, tags: Vec::new() }]))
+}
+
+/// The example of a line. For a model of single texts and one that tags words, a TAB is white space. A line without words to
+/// tag has no tags.
+fn of_line(line: &str, task: &Task) -> Result<Examples> {
+    if matches!(task.problem, Problem::Tags { .. }) {
+        let words = line.split_whitespace().map(str::to_owned).collect();
+        return Ok(Examples::Tagged(vec![Tagged { id: String::new(), words, tags: Vec::new() }]));
     }
-}
-
-/// Words to tag.
-fn tagged(words: Vec<String>) -> Tagged {
-    Tagged { id: String::new(), words, tags: Vec::new() }
-}
-
-/// False for a line without words to tag, whose answer is a line without tags: answers stay beside their lines.
-fn has_example(line: &Line, problem: &Problem) -> bool {
-    !matches!(problem, Problem::Tags { .. }) || !line.text.trim().is_empty()
-}
-
-/// The examples of lines.
-fn of_lines(lines: &Lines, batch: &[Line], problem: &Problem) -> Result<Examples> {
-    let mut all: Option<Examples> = None;
-    for line in batch.iter().filter(|line| has_example(line, problem)) {
-        let (first, second) = match line.text.split_once('\t') {
-            Some((first, second)) => (first, Some(second.to_owned())),
-            None => (line.text.as_str(), None),
-        };
-        let one = example(first.to_owned(), second, problem)
-            .map_err(|error| anyhow::anyhow!("{}: {error}", lines.place(line)))?;
-        match &mut all {
-            Some(all) => all.append(one),
-            None => all = Some(one),
-        }
+    ensure!(!line.trim().is_empty(), "the line is blank");
+    match line.split_once('\t').filter(|_| task.pairs != Some(false)) {
+        Some((first, second)) => example(first.to_owned(), Some(second.to_owned()), &task.problem),
+        None if task.pairs == Some(true) => bail!("one text, and the model takes pairs, separated by a TAB"),
+        None => example(line.to_owned(), None, &task.problem),
     }
-    // Without words to tag in any line.
-    Ok(all.unwrap_or(Examples::Tagged(vec![])))
 }
 
 /// A prediction in one line: the label and its probability, or JSON.
 fn in_line(
     arguments: &Arguments,
-    predictor: &Predictor,
-    (examples, at): (&Examples, usize),
+    task: &Task,
+    examples: &Examples,
     prediction: &Prediction,
     truncated: usize,
 ) -> String {
-    let task = predictor.task();
-    if arguments.streaming.results.json {
-        let mut line = if arguments.streaming.results.with_input { examples.input(at) } else { Map::new() };
-        line.extend(prediction.fields(task, truncated));
+    let results = &arguments.streaming.results;
+    if results.json() {
+        let mut line = if results.with_input { examples.input(0) } else { Map::new() };
+        line.extend(prediction.fields(task, truncated, "", Offsets::default()));
         return Value::Object(line).to_string();
     }
     let labels = task.problem.labels();
-    match (prediction, &task.problem) {
+    let label = |class: usize| escaped(&labels[class]);
+    let result = match (prediction, &task.problem) {
         (Prediction::Class(probabilities), Problem::Labels { .. }) => {
-            let likely = labels.iter().zip(probabilities).filter(|(_, p)| **p >= 0.5);
-            likely.map(|(label, p)| format!("{label} {p:.4}")).collect::<Vec<_>>().join("\t")
+            let likely = probabilities.iter().enumerate().filter(|(_, p)| **p >= 0.5);
+            likely.map(|(class, p)| format!("{} {p:.4}", label(class))).collect::<Vec<_>>().join("\t")
         }
         (Prediction::Class(probabilities), _) => {
             let best = greatest(probabilities);
-            format!("{}\t{:.4}", labels[best], probabilities[best])
+            format!("{}\t{:.4}", label(best), probabilities[best])
         }
         (Prediction::Number(number), _) => number.to_string(),
-        (Prediction::Words(words), _) => {
-            words.iter().map(|word| labels[greatest(word)].as_str()).collect::<Vec<_>>().join(" ")
-        }
+        (Prediction::Words(words), _) => words.iter().map(|word| label(greatest(word))).collect::<Vec<_>>().join(" "),
         (Prediction::Answers(_), _) => unreachable!("the model does not answer questions"),
+    };
+    match examples {
+        Examples::Texts(list) if results.with_input => {
+            let second = list[0].second.as_deref().map_or(String::new(), |second| format!("{}\t", escaped(second)));
+            format!("{}\t{second}{result}", escaped(&list[0].first))
+        }
+        Examples::Tagged(list) if results.with_input => format!("{}\t{result}", list[0].words.join(" ")),
+        _ => result,
     }
 }
 
@@ -176,7 +186,7 @@ fn in_full(problem: &Problem, examples: &Examples, prediction: &Prediction) -> S
             let mut both: Vec<_> = labels.iter().zip(probabilities).collect();
             both.sort_by(|a, b| b.1.total_cmp(a.1));
             for (label, probability) in both {
-                let _ = writeln!(text, "{probability:.4}\t{label}");
+                let _ = writeln!(text, "{probability:.4}\t{}", escaped(label));
             }
         }
         (Prediction::Number(number), _) => {

@@ -1,17 +1,21 @@
 //! `albert embed`: one vector per line of text.
 
 use crate::{
-    input::{Line, Lines},
+    input::{Entries, Errors, Kind, Line, Lines, answer, null_entry},
     npy,
     output::tell,
-    running::{Batch, Running, Streaming},
+    running::{Batch, Field, Running, Streaming},
 };
-use albert::embed::{Embedder, Pooling};
+use albert::{
+    embed::{Embedder, Pooling},
+    finetune::escaped,
+};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use engine::io::{check_output, limits::text::STANDARD_INPUT, write_atomically};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -43,13 +47,15 @@ pub(crate) struct Arguments {
     /// Scale each vector to unit length [default: as the folder says]
     #[arg(long)]
     normalize: bool,
-    /// Print the cosine similarity of each line with the first, instead of the vectors
+    /// Print the cosine similarity of each line with the first usable one, instead of the vectors
     #[arg(long)]
     similarity: bool,
     #[command(flatten)]
     running: Running,
     #[command(flatten)]
     streaming: Streaming,
+    #[command(flatten)]
+    field: Field,
     #[command(flatten)]
     batch: Batch,
     /// File of texts, one per line, as --input [default: standard input]
@@ -69,65 +75,83 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!(!arguments.similarity || array.is_none(), "--similarity prints lines; leave out --output FILE.npy");
     array.map_or(Ok(()), check_output)?;
     let mut out = if array.is_some() { None } else { Some(results.sink()?) };
+    let input = arguments.file.as_ref().or(arguments.streaming.input.as_ref());
+    let path = input.map_or(Path::new(STANDARD_INPUT), PathBuf::as_path);
+    let mut lines = Lines::open(path, Kind::texts(arguments.field.field.as_ref(), false))?;
     let device = arguments.running.device()?;
     let mut embedder = Embedder::load(&arguments.model, pooling, device.clone())?;
     embedder.profile().set(arguments.running.profile.on);
     embedder.set_precision(arguments.running.precision.on(&device))?;
-    let input = arguments.file.as_ref().or(arguments.streaming.input.as_ref());
-    let mut lines = Lines::open(input.map_or(Path::new(STANDARD_INPUT), PathBuf::as_path))?;
-    let (mut count, mut width, mut truncated, mut all) = (0, 0, 0, Vec::new());
-    let mut first = Vec::new();
-    loop {
-        let batch = lines.batch(arguments.batch.lines)?;
-        if batch.is_empty() {
-            break;
-        }
-        let texts: Vec<&str> = batch.iter().map(|line| line.text.as_str()).collect();
+    let (width, mut truncated, mut all) = (Cell::new(embedder.width()), 0, Vec::new());
+    // Reasons have no place in an array and in lists of numbers.
+    let mut errors = Errors::new(arguments.streaming.faults, array.is_some() || !results.json());
+    let run = |texts: &[String]| {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let embedded = embedder.embed(&texts, arguments.normalize)?;
-        (count, width, truncated) = (count + batch.len(), embedded.width, truncated + embedded.truncated);
-        match &mut out {
-            Some(out) => {
-                if first.is_empty() {
-                    first.extend_from_slice(&embedded.vectors[..embedded.width]);
-                }
-                out.put(&in_lines(arguments, &batch, &embedded.vectors, &first)?)?;
+        truncated += embedded.truncated;
+        width.set(embedded.width);
+        Ok(embedded.vectors.chunks_exact(embedded.width).map(|vector| Ok(vector.to_vec())).collect())
+    };
+    let mut first: Option<Vec<f32>> = None;
+    let write = |entries: Entries<String, Vec<f32>>| match &mut out {
+        Some(out) => {
+            if first.is_none() {
+                first = entries.iter().find_map(|(_, result)| result.as_ref().ok().map(|(_, vector)| vector.clone()));
             }
-            None => all.extend(embedded.vectors),
+            out.put(&in_lines(arguments, &entries, first.as_deref().unwrap_or_default())?)
         }
-    }
+        None => {
+            let nan = || vec![f32::NAN; width.get()];
+            all.extend(entries.into_iter().flat_map(|(_, result)| result.map_or_else(|_| nan(), |(_, vector)| vector)));
+            Ok(())
+        }
+    };
+    let parse = |line: &Line| Ok(line.text.clone());
+    let (count, ended) = answer(&mut lines, arguments.batch.lines, &mut errors, parse, run, write)?;
+    errors.tell(count);
     if truncated > 0 {
         tell!("{truncated} lines exceeded the model's maximum length and were truncated");
     }
     arguments.running.profile.print(embedder.profile(), &device);
     if let Some(path) = array {
-        let width = if count == 0 { embedder.width() } else { width };
+        let width = width.get();
         write_atomically(path, |out| npy::write(out, "<f4", &[count, width], bytemuck::cast_slice(&all)))?;
         tell!("{count} vectors of {width} written to {}", path.display());
     }
     out.map_or(Ok(()), crate::output::Sink::finish)?;
-    Ok(ExitCode::SUCCESS)
+    ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// One list, number or object per line of input; `first` is the vector of the first line.
-fn in_lines(arguments: &Arguments, batch: &[Line], vectors: &[f32], first: &[f32]) -> Result<String> {
-    let mut text = String::new();
-    for (line, vector) in batch.iter().zip(vectors.chunks_exact(first.len())) {
-        let results = &arguments.streaming.results;
-        if arguments.similarity {
-            let cosine = cosine(first, vector);
-            text += &match (results.json, results.with_input) {
-                (false, _) => format!("{cosine:.4}"),
-                (true, false) => json!({ "similarity": cosine }).to_string(),
-                (true, true) => json!({ "text": line.text, "similarity": cosine }).to_string(),
+/// One list, number or object per line of input; null for a line that cannot be used. `first` is the first vector of all.
+fn in_lines(
+    arguments: &Arguments,
+    entries: &[(Line, Result<(String, Vec<f32>), String>)],
+    first: &[f32],
+) -> Result<String> {
+    let (results, mut text) = (&arguments.streaming.results, String::new());
+    let name = if arguments.similarity { "similarity" } else { "embedding" };
+    let value = |vector: &[f32]| if arguments.similarity { json!(cosine(first, vector)) } else { json!(vector) };
+    for (line, result) in entries {
+        if results.json() {
+            let mut entry = Map::new();
+            if results.with_input {
+                entry.insert("text".into(), json!(line.text));
+            }
+            match result {
+                Ok((_, vector)) => drop(entry.insert(name.into(), value(vector))),
+                Err(reason) => entry.extend(null_entry(name, line.number, reason)),
+            }
+            text += &Value::Object(entry).to_string();
+        } else {
+            if results.with_input {
+                text += &format!("{}\t", escaped(&line.text));
+            }
+            text += &match result {
+                Ok((_, vector)) if arguments.similarity => format!("{:.4}", cosine(first, vector)),
+                Ok((_, vector)) => serde_json::to_string(vector)?,
+                Err(_) => "null".to_owned(),
             };
-            text.push('\n');
-            continue;
         }
-        text += &match (results.json, results.with_input) {
-            (false, _) => serde_json::to_string(vector)?,
-            (true, false) => json!({ "embedding": vector }).to_string(),
-            (true, true) => json!({ "text": line.text, "embedding": vector }).to_string(),
-        };
         text.push('\n');
     }
     Ok(text)

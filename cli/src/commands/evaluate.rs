@@ -2,7 +2,8 @@
 
 use super::finetune::figures;
 use crate::{
-    output::{Sink, tell},
+    input::LabeledFaults,
+    output::{Sink, check_ending, tell},
     running::Running,
 };
 use albert::{
@@ -15,6 +16,7 @@ use albert::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use engine::io::{check_output, write_atomically};
+use serde_json::Value;
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
@@ -62,6 +64,8 @@ pub(crate) struct Arguments {
     /// Write metrics and confusion matrix as an HTML page to this file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
+    #[command(flatten)]
+    faults: LabeledFaults,
     #[command(flatten)]
     threshold: NullThreshold,
     #[command(flatten)]
@@ -114,7 +118,10 @@ pub(super) fn as_task(task: &Task, name: Option<&str>) -> Result<Task> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let json = arguments.json.as_ref().filter(|path| *path != Path::new(STANDARD_OUTPUT));
-    for path in json.into_iter().chain(&arguments.report) {
+    for (path, endings) in
+        json.map(|path| (path, &["json"])).into_iter().chain(arguments.report.as_ref().map(|path| (path, &["html"])))
+    {
+        check_ending(path, endings)?;
         check_output(path)?;
     }
     let out = Sink::create(arguments.output.as_deref())?;
@@ -135,7 +142,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         source.open_file(&arguments.data, &task.problem, Purpose::Evaluation)?
     };
-    let examples = reader.take(usize::MAX)?;
+    let examples = reader.take_usable(arguments.faults.skips())?;
     reader.remarks().iter().for_each(|remark| tell!("note: {remark}"));
     let predictions = predictor.predict(&examples)?;
     arguments.running.profile.print(predictor.profile(), &device);
@@ -155,15 +162,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         sections.extend(threshold_panel(&measured).map(|panel| Section::Panels(vec![panel])));
         write_html(path, &title, &sections)?;
     }
-    print(out, &measured, arguments.json.as_deref())?;
+    print(out, &named(&measured, &task)?, &measured, arguments.json.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// The metrics with the names of the classes.
+fn named(measured: &Measured, task: &Task) -> Result<Value> {
+    let mut value = serde_json::to_value(measured)?;
+    let labels = task.problem.labels();
+    for pair in value["confusions"].as_array_mut().into_iter().flatten() {
+        for key in ["truth", "predicted"] {
+            let label = pair[key].as_u64().and_then(|class| labels.get(usize::try_from(class).ok()?));
+            if let Some(label) = label {
+                pair[format!("{key}_label")] = label.as_str().into();
+            }
+        }
+    }
+    Ok(value)
+}
+
 /// Writes the metrics: as lines to `out`, and as JSON to `json` if given; for `-` as JSON alone to `out`.
-fn print(mut out: Sink, measured: &Measured, json: Option<&Path>) -> Result<()> {
+fn print(mut out: Sink, named: &Value, measured: &Measured, json: Option<&Path>) -> Result<()> {
     let mut text = String::new();
     match json {
-        Some(path) if path == Path::new(STANDARD_OUTPUT) => text = serde_json::to_string_pretty(measured)? + "\n",
+        Some(path) if path == Path::new(STANDARD_OUTPUT) => text = serde_json::to_string_pretty(named)? + "\n",
         _ => {
             for (name, value) in &measured.figures {
                 let _ = writeln!(text, "{name}\t{value}");
@@ -171,7 +193,7 @@ fn print(mut out: Sink, measured: &Measured, json: Option<&Path>) -> Result<()> 
         }
     }
     if let Some(path) = json.filter(|path| *path != Path::new(STANDARD_OUTPUT)) {
-        let text = serde_json::to_string_pretty(measured)?;
+        let text = serde_json::to_string_pretty(named)?;
         write_atomically(path, |out| writeln!(out, "{text}"))?;
     }
     out.put(&text)?;

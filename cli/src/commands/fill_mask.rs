@@ -1,12 +1,15 @@
 //! `albert fill-mask`: predictions of a model for the `[MASK]`s in texts.
 
 use crate::{
+    input::{Entries, Errors, Kind, Line, answer, null_entry, null_text},
     numbers::whole,
-    output::Sink,
-    running::{Running, Streaming},
+    running::{Field, Running, Streaming},
 };
-use albert::fill_mask::{Candidate, MaskFiller};
-use anyhow::{Context, Result, ensure};
+use albert::{
+    fill_mask::{Candidate, MaskFiller},
+    loaded::InferenceError,
+};
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
@@ -29,38 +32,62 @@ pub(crate) struct Arguments {
     running: Running,
     #[command(flatten)]
     streaming: Streaming,
+    #[command(flatten)]
+    field: Field,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut out = arguments.streaming.results.sink()?;
+    let results = &arguments.streaming.results;
+    let mut out = results.sink()?;
+    let only = if let [only] = &arguments.text[..] { Some(only.as_str()) } else { None };
+    let lines = arguments.streaming.lines(only, Kind::texts(arguments.field.field.as_ref(), false))?;
     let device = arguments.running.device()?;
     let mut filler = MaskFiller::load(&arguments.model, device.clone())?;
     filler.set_precision(arguments.running.precision.on(&device))?;
     filler.profile().set(arguments.running.profile.on);
-    let only = if let [only] = &arguments.text[..] { Some(only.as_str()) } else { None };
-    if let Some(mut lines) = arguments.streaming.lines(only)? {
-        loop {
-            // A text at a time: a batch would make each wait for all.
-            let batch = lines.batch(1)?;
-            let [line] = &batch[..] else { break };
-            let masks = filler.fill(&line.text, arguments.top).with_context(|| lines.place(line))?;
-            put(&mut out, arguments, &line.text, &masks)?;
-        }
+    let mut ended = None;
+    if let Some(mut lines) = lines {
+        let mut errors = Errors::new(arguments.streaming.faults, false);
+        let run = |texts: &[String]| {
+            let fill = |text: &String| match filler.fill(text, arguments.top) {
+                Err(InferenceError::Input(problem)) => Ok(Err(problem)),
+                other => Ok(Ok(other?)),
+            };
+            texts.iter().map(fill).collect()
+        };
+        let write = |entries: Entries<String, Vec<Vec<Candidate>>>| {
+            let entry = |(line, result): (Line, Result<(String, Vec<Vec<Candidate>>), String>)| match result {
+                Ok((text, masks)) => of_text(arguments, &text, &masks),
+                Err(reason) if results.json() => {
+                    let mut entry = Map::new();
+                    entry.insert("text".into(), json!(line.text));
+                    entry.extend(null_entry("masks", line.number, &reason));
+                    format!("{}\n", Value::Object(entry))
+                }
+                Err(reason) => format!("{}\n", null_text(line.number, &reason)),
+            };
+            out.put(&entries.into_iter().map(entry).collect::<String>())
+        };
+        // A text at a time: a batch would make each wait for all.
+        let (total, stopped) = answer(&mut lines, 1, &mut errors, |line| Ok(line.text.clone()), run, write)?;
+        errors.tell(total);
+        ended = stopped;
     } else {
         ensure!(!arguments.text.iter().any(|text| text == "-"), "-: standard input is read alone, without other texts");
         for text in &arguments.text {
             let masks = filler.fill(text, arguments.top)?;
-            put(&mut out, arguments, text, &masks)?;
+            out.put(&of_text(arguments, text, &masks))?;
         }
     }
     arguments.running.profile.print(filler.profile(), &device);
     out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-fn put(out: &mut Sink, arguments: &Arguments, text: &str, masks: &[Vec<Candidate>]) -> Result<()> {
-    if !arguments.streaming.results.json {
-        return out.put(&filled(text, masks));
+/// The entry of a text.
+fn of_text(arguments: &Arguments, text: &str, masks: &[Vec<Candidate>]) -> String {
+    if !arguments.streaming.results.json() {
+        return filled(text, masks);
     }
     let of_mask = |candidates: &Vec<Candidate>| -> Value {
         let one = |c: &Candidate| json!({ "token": c.piece, "probability": c.probability });
@@ -69,7 +96,7 @@ fn put(out: &mut Sink, arguments: &Arguments, text: &str, masks: &[Vec<Candidate
     let mut line = Map::new();
     line.insert("text".into(), json!(text));
     line.insert("masks".into(), masks.iter().map(of_mask).collect());
-    out.put(&format!("{}\n", Value::Object(line)))
+    format!("{}\n", Value::Object(line))
 }
 
 /// The text and one line per mask.

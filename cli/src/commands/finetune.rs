@@ -6,6 +6,7 @@ use super::{
     with_precision,
 };
 use crate::{
+    input::LabeledFaults,
     numbers::whole,
     output::{program, results, tell},
     progress::{Progress, duration},
@@ -54,8 +55,11 @@ enum PresetName {
   albert finetune squad2 --model runs/albert-base --data squad -o runs/squad --seeds 5")]
 pub(crate) struct Arguments {
     /// cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, squad1, squad2, race; or, in custom files,
-    /// classify, regress, tag, choice, qa
-    task: String,
+    /// classify, regress, tag, choice, qa; --resume has that of the run
+    #[arg(required_unless_present = "resume")]
+    task: Option<String>,
+    #[command(flatten)]
+    faults: LabeledFaults,
     /// Pre-trained model folder; the task head is randomly initialized
     #[arg(long)]
     model: Option<PathBuf>,
@@ -66,7 +70,7 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "model", conflicts_with = "from")]
     from_scratch: bool,
     /// Folder of the examples: GLUE, SQuAD or RACE as published, or custom train and dev files
-    #[arg(long, required_unless_present = "train", conflicts_with = "train")]
+    #[arg(long, required_unless_present_any = ["train", "resume"], conflicts_with = "train")]
     data: Option<PathBuf>,
     /// File of the training examples, also .gz and .zst, instead of a folder
     #[arg(long, value_name = "FILE")]
@@ -117,19 +121,28 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!((1..=1000).contains(&arguments.seeds), "--seeds {}: expected 1 to 1000", arguments.seeds);
-    let name: TaskName = arguments.task.parse()?;
+    // Without a task, the first setting is in its place.
+    let named = arguments.task.as_ref().filter(|name| !(arguments.resume && name.contains('=')));
+    let named: Option<TaskName> = named.map(|name| name.parse()).transpose()?;
     arguments.threads.choose();
-    let files = match (&arguments.data, &arguments.train) {
+    let recipe = recipe(arguments, named)?;
+    let name = named.or(recipe.input.task).context("the run does not name its task; give it before the settings")?;
+    let has_files = arguments.data.is_some() || arguments.train.is_some();
+    let (data, train, dev) = if has_files {
+        (&arguments.data, &arguments.train, &arguments.dev)
+    } else {
+        (&recipe.input.data, &recipe.input.train, &recipe.input.dev)
+    };
+    let files = match (data, train) {
         (Some(folder), _) => {
             ensure!(folder.is_dir(), "{}: no such folder; --data names the folder of the examples", folder.display());
             DataFiles::Folder(folder)
         }
         (None, train) => {
             let train = train.as_deref().context("no examples given: use --data DIR or --train FILE")?;
-            DataFiles::Files { train, dev: arguments.dev.as_deref() }
+            DataFiles::Files { train, dev: dev.as_deref() }
         }
     };
-    let recipe = recipe(arguments, name)?;
     let Loaded { problem, train, dev, remarks } = DataSource { task: name, settings: &recipe.data }.load(files)?;
     remarks.iter().for_each(|remark| tell!("note: {remark}"));
     for (name, examples) in [("train", Some(&train)), ("dev", dev.as_ref())] {
@@ -211,7 +224,8 @@ fn counted(examples: &Examples, problem: &Problem) -> String {
     if both.len() > SHOWN {
         both.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     }
-    let shown: Vec<String> = both.iter().take(SHOWN).map(|(label, count)| format!("{label} {count}")).collect();
+    let shown: Vec<String> =
+        both.iter().take(SHOWN).map(|(label, count)| format!("{} {count}", finetune::escaped(label))).collect();
     if !shown.is_empty() {
         let more = both.len().saturating_sub(SHOWN);
         let more = if more > 0 { format!(" and {more} others") } else { String::new() };
@@ -221,11 +235,14 @@ fn counted(examples: &Examples, problem: &Problem) -> String {
 }
 
 /// The recipe of the run: defaults of the model's size or the preset, the file over it, and the settings over both.
-fn recipe(arguments: &Arguments, task: TaskName) -> Result<FinetuneRecipe> {
+fn recipe(arguments: &Arguments, task: Option<TaskName>) -> Result<FinetuneRecipe> {
     let mut settings = Vec::new();
     settings.extend(arguments.epochs.map(|epochs| format!("schedule.epochs={epochs:?}")));
     settings.extend(arguments.steps.map(|steps| format!("schedule.steps={steps}")));
+    let skips = arguments.faults.skips();
+    settings.extend((skips > 0).then(|| format!("data.max_errors={skips}")));
     settings.extend(arguments.seed.map(|seed| format!("seed={seed}")));
+    settings.extend(arguments.task.iter().filter(|name| arguments.resume && name.contains('=')).cloned());
     settings.extend(arguments.set.iter().chain(&arguments.settings).cloned());
     let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()));
     if arguments.resume {
@@ -237,6 +254,7 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<FinetuneRecipe> {
     for path in arguments.model.iter().chain(&arguments.from) {
         utf8(path)?;
     }
+    let task = task.context("no task given")?;
     let Some(folder) = arguments.from.as_ref().or(arguments.model.as_ref()) else {
         bail!("no model given: use --model DIR, or --from DIR for a fine-tuned one");
     };
@@ -255,6 +273,10 @@ fn recipe(arguments: &Arguments, task: TaskName) -> Result<FinetuneRecipe> {
     base.input.model.clone_from(&arguments.model);
     base.input.from.clone_from(&arguments.from);
     base.input.from_scratch = arguments.from_scratch;
+    base.input.task = Some(task);
+    base.input.data.clone_from(&arguments.data);
+    base.input.train.clone_from(&arguments.train);
+    base.input.dev.clone_from(&arguments.dev);
     match &arguments.recipe {
         None => Ok(base.with("", &settings)?),
         Some(path) => base.with(&read(path)?, &settings).with_context(|| path.display().to_string()),

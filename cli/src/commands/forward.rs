@@ -1,8 +1,8 @@
 //! `albert forward`: writes the tensors of a model on given ids to one file, for comparison with another implementation.
 
 use crate::{
-    input::{Lines, name_of},
-    output::{results, tell},
+    input::{Kind, Lines, name_of},
+    output::{check_ending, results, tell},
     precision::Precision,
     running::Running,
 };
@@ -65,6 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.gradients && arguments.running.precision == Precision::Is(engine::Precision::Int8) {
         bail!("--gradients needs another --precision than int8, which has no backward pass");
     }
+    check_ending(&arguments.output, &["safetensors"])?;
     check_output(&arguments.output)?;
     let device = arguments.running.device()?;
     let mut forward = Forward::load(&arguments.model, device.clone())?;
@@ -151,10 +152,10 @@ fn report(forward: &Forward) {
 }
 
 fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Example>> {
-    let (mut lines, mut examples) = (Lines::open(path)?, Vec::new());
+    let (mut lines, mut examples) = (Lines::open(path, Kind::Objects)?, Vec::new());
     let config = forward.model().config();
     loop {
-        let batch = lines.batch(usize::MAX)?;
+        let batch = lines.strict(usize::MAX)?;
         if batch.is_empty() {
             break;
         }

@@ -2,12 +2,16 @@
 
 use super::evaluate::{NullThreshold, as_task};
 use crate::{
+    input::{Errors, Faults, null_entry},
     output::{Sink, tell},
-    running::Running,
+    running::{Places, Running},
 };
 use albert::{
-    finetune::{DataSource, ExampleReader, Examples, Prediction, Predictor, Task, TaskName, threshold_of},
-    tasks::{Label, Problem, Purpose, write_submission},
+    finetune::{
+        DataSource, ExampleReader, Examples, OfExample, Portion, Prediction, Predictor, Task, TaskName, escaped,
+        threshold_of,
+    },
+    tasks::{Label, Place, Problem, Purpose, Unusable, write_submission},
 };
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -52,6 +56,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     glue_submission: Option<PathBuf>,
     #[command(flatten)]
+    places: Places,
+    #[command(flatten)]
+    faults: Faults,
+    #[command(flatten)]
     threshold: NullThreshold,
     #[command(flatten)]
     running: Running,
@@ -75,7 +83,10 @@ impl Format {
             Some("jsonl" | "ndjson") => Ok(Self::Json),
             Some("tsv") => Ok(Self::Tsv),
             Some("conll") if matches!(problem, Problem::Tags { .. }) => Ok(Self::Conll),
-            _ => bail!("{}: expected a file that ends in .jsonl or .tsv", path.display()),
+            _ => bail!(
+                "{}: expected a file that ends in .jsonl or .tsv, for tags .conll, for answers .json",
+                path.display()
+            ),
         }
     }
 }
@@ -83,7 +94,12 @@ impl Format {
 /// Examples as they are read: a window of a file, or those of a pipe that have arrived.
 enum Windows {
     File(Box<ExampleReader>),
-    Pipe(Receiver<Result<Examples>>, thread::JoinHandle<Box<ExampleReader>>),
+    Pipe(Receiver<Portion>, thread::JoinHandle<Box<ExampleReader>>),
+}
+
+/// True at the end of the examples.
+fn is_end(portion: &Portion) -> bool {
+    portion.examples.is_empty() && portion.unusable.is_empty()
 }
 
 impl Windows {
@@ -96,8 +112,8 @@ impl Windows {
         let (sender, receiver) = sync_channel(WINDOW);
         let read = move || {
             loop {
-                let one = reader.take(1).map_err(anyhow::Error::from);
-                let is_last = one.as_ref().map_or(true, Examples::is_empty);
+                let one = reader.portion(1, 1);
+                let is_last = is_end(&one) || one.error.is_some();
                 if sender.send(one).is_err() || is_last {
                     return reader;
                 }
@@ -106,27 +122,24 @@ impl Windows {
         Self::Pipe(receiver, thread::spawn(read))
     }
 
-    /// The next examples; none at the end.
-    fn next(&mut self) -> Result<Option<Examples>> {
-        let window = match self {
-            Self::File(reader) => reader.take(WINDOW)?,
+    /// The next examples; none at the end. Of a file, up to `skips` of them cannot be used.
+    fn next(&mut self, skips: u64) -> Option<Portion> {
+        match self {
+            Self::File(reader) => Some(reader.portion(WINDOW, skips)),
             Self::Pipe(receiver, _) => {
-                let Ok(first) = receiver.recv() else { return Ok(None) };
-                let mut window = first?;
-                while window.len() < WINDOW
-                    && !window.is_empty()
+                let mut window = receiver.recv().ok()?;
+                while window.examples.len() < WINDOW
+                    && window.error.is_none()
                     && let Ok(more) = receiver.try_recv()
                 {
-                    let more = more?;
-                    if more.is_empty() {
-                        break;
-                    }
-                    window.append(more);
+                    let before = window.examples.len();
+                    window.unusable.extend(more.unusable.into_iter().map(|one| Unusable { before, ..one }));
+                    window.examples.append(more.examples);
+                    window.error = more.error;
                 }
-                window
+                Some(window)
             }
-        };
-        Ok((!window.is_empty()).then_some(window))
+        }
     }
 
     /// Remarks about what was read.
@@ -136,6 +149,28 @@ impl Windows {
             Self::Pipe(_, thread) => thread.join().map_or(Vec::new(), |reader| reader.remarks()),
         }
     }
+}
+
+/// An example of a window: with its prediction, or without, for a reason.
+enum Entry<'e> {
+    Predicted { at: usize, prediction: &'e Prediction, truncated: usize },
+    Null { id: Option<&'e str>, at: Option<&'e Place>, reason: &'e str },
+}
+
+/// The examples of a window in the order of the file.
+fn entries<'e>(portion: &'e Portion, results: &'e [OfExample]) -> Vec<Entry<'e>> {
+    let mut unusable = portion.unusable.iter().peekable();
+    let mut all = Vec::with_capacity(results.len() + portion.unusable.len());
+    for at in 0..=results.len() {
+        while let Some(Unusable { id, at, problem, .. }) = unusable.next_if(|one| one.before == at) {
+            all.push(Entry::Null { id: id.as_deref(), at: Some(at), reason: problem });
+        }
+        all.extend(results.get(at).map(|result| match result {
+            Ok((prediction, truncated)) => Entry::Predicted { at, prediction, truncated: *truncated },
+            Err(reason) => Entry::Null { id: Some(portion.examples.id(at)), at: None, reason },
+        }));
+    }
+    all
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -172,31 +207,54 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let (Some(out), Format::Tsv) = (&mut out, format) {
         out.put(&format!("{}\n", Prediction::tsv_header(&task.problem)))?;
     }
-    let (mut count, mut submission) = (0, Vec::<(String, Label)>::new());
-    while let Some(examples) = windows.next()? {
-        let predictions = predictor.predict(&examples)?;
+    let mut errors = Errors::new(arguments.faults, format != Format::Json);
+    let (mut count, mut answers, mut submission, mut ended) = (0, 0, Vec::<(String, Label)>::new(), None);
+    while ended.is_none()
+        && let Some(portion) = windows.next(errors.left())
+        && !(is_end(&portion) && portion.error.is_none())
+    {
+        let results = predictor.predict_each(&portion.examples)?;
         let mut text = String::new();
-        for (at, prediction) in predictions.iter().enumerate() {
-            let truncated = predictor.truncated()[at];
-            text += &line(format, &task, (&examples, at), prediction, (count + at, truncated, arguments.with_input))?;
-            if glue.is_some() {
-                submission.extend(prediction.label().map(|label| (examples.id(at).to_owned(), label)));
+        for entry in entries(&portion, &results) {
+            if let Entry::Null { id, at, reason } = entry {
+                let place = at.map_or_else(|| format!("example {}", id.unwrap_or("null")), ToString::to_string);
+                if let Err(error) = errors.add(&place, reason) {
+                    ended = Some(error);
+                    break;
+                }
             }
+            text += &line(arguments, format, &task, &portion.examples, &entry, &mut answers)?;
+            if let (true, Entry::Predicted { at, prediction, .. }) = (glue.is_some(), &entry) {
+                submission.extend(prediction.label().map(|label| (portion.examples.id(*at).to_owned(), label)));
+            }
+            count += 1;
         }
         if let Some(out) = &mut out {
             out.put(&text)?;
         }
-        count += examples.len();
+        if let (None, Some(error)) = (&ended, portion.error) {
+            let error = anyhow::Error::from(error);
+            // An error that would have been skipped, if it were not one too many.
+            ended = Some(if errors.any() && errors.left() == 0 { error.context(errors.too_many()) } else { error });
+        }
     }
     windows.remarks().iter().for_each(|remark| tell!("note: {remark}"));
     arguments.running.profile.print(predictor.profile(), &device);
     if let Some(mut out) = out {
         if format == Format::Squad {
-            out.put(if count == 0 { "{}\n" } else { "}\n" })?;
+            out.put(if answers == 0 { "{}\n" } else { "}\n" })?;
         }
         out.finish()?;
     }
+    errors.tell(count);
+    if let Some(error) = ended {
+        return Err(error);
+    }
     if let Some((glue, folder)) = glue {
+        ensure!(
+            !errors.any(),
+            "--glue-submission: the server expects a prediction for every example; none was written"
+        );
         let path = write_submission(folder, glue, submission.iter().map(|(id, label)| (id.as_str(), *label)))?;
         tell!("GLUE submission written to {}", path.display());
     }
@@ -209,40 +267,72 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The prediction of an example, in lines. It is number `number` of the file, and `truncated` pieces of it did not fit the model.
+/// The entry of an example in lines. `answers` counts those of a JSON object.
 fn line(
+    arguments: &Arguments,
     format: Format,
     task: &Task,
-    (examples, at): (&Examples, usize),
-    prediction: &Prediction,
-    (number, truncated, with_input): (usize, usize, bool),
+    examples: &Examples,
+    entry: &Entry<'_>,
+    answers: &mut usize,
 ) -> Result<String> {
+    let (at, prediction, truncated) = match *entry {
+        Entry::Predicted { at, prediction, truncated } => (at, prediction, truncated),
+        Entry::Null { id, at, reason } => return Ok(null_line(format, task, (id, at, reason), answers)),
+    };
     let id = examples.id(at);
+    let fields = || prediction.fields(task, truncated, examples.passage(at), arguments.places.offsets());
     let mut line = match (format, prediction) {
-        (Format::Squad, Prediction::Answers(answers)) => {
-            let before = if number == 0 { "{" } else { "," };
-            let answer = threshold_of(task).answer(answers);
-            format!("{before}{}: {}", serde_json::to_string(id)?, serde_json::to_string(answer)?)
-        }
+        (Format::Squad, Prediction::Answers(found)) => answer_line(id, threshold_of(task).answer(found), answers),
         (Format::Tsv, _) => prediction.to_tsv(id, task),
         (Format::Conll, Prediction::Words(_)) => {
-            let fields = prediction.fields(task, truncated);
-            let (words, tags) = (examples.input(at), fields["tags"].as_array().cloned().unwrap_or_default());
+            let (words, tags) = (examples.input(at), fields()["tags"].as_array().cloned().unwrap_or_default());
             let words = words["words"].as_array().cloned().unwrap_or_default();
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let text = |value: &Value| escaped(value.as_str().unwrap_or_default()).into_owned();
             words.iter().zip(&tags).map(|(word, tag)| format!("{}\t{}\n", text(word), text(tag))).collect()
         }
         _ => {
             let mut line = Map::new();
             line.insert("id".into(), json!(id));
             // Tags alone do not say of which words.
-            if with_input || matches!(prediction, Prediction::Words(_)) {
+            if arguments.with_input || matches!(prediction, Prediction::Words(_)) {
                 line.extend(examples.input(at));
             }
-            line.extend(prediction.fields(task, truncated));
+            line.extend(fields());
             Value::Object(line).to_string()
         }
     };
     line.push('\n');
     Ok(line)
+}
+
+/// An answer of SQuAD's object.
+fn answer_line(id: &str, answer: &str, answers: &mut usize) -> String {
+    let before = if *answers == 0 { "{" } else { "," };
+    *answers += 1;
+    format!("{before}{}: {}", json!(id), json!(answer))
+}
+
+/// The entry of an example that cannot be used. SQuAD's object has texts alone: an empty one, or nothing without an id.
+fn null_line(
+    format: Format,
+    task: &Task,
+    (id, at, reason): (Option<&str>, Option<&Place>, &str),
+    answers: &mut usize,
+) -> String {
+    let number = at.map_or(0, |at| at.line);
+    match format {
+        Format::Squad => id.map_or(String::new(), |id| answer_line(id, "", answers) + "\n"),
+        Format::Conll => format!("# null line {number}: {}\n\n", escaped(reason)),
+        Format::Tsv => {
+            let columns = Prediction::tsv_header(&task.problem).matches('\t').count();
+            format!("{}\tnull{}\n", id.map_or("null".into(), escaped), "\t".repeat(columns - 1))
+        }
+        Format::Json => {
+            let mut line = Map::new();
+            line.insert("id".into(), json!(id));
+            line.extend(null_entry(Prediction::field(&task.problem), number, reason));
+            format!("{}\n", Value::Object(line))
+        }
+    }
 }

@@ -1,23 +1,23 @@
 //! `albert tokenizer`: train a vocabulary, encode lines of text, decode lines of ids.
 
 use crate::{
-    input::{Line, Lines},
+    input::{Errors, Faults, Kind, Line, Lines, answer, null_entry, null_text},
     numbers::whole,
     output::{Sink, tell},
     ranks,
-    running::Threads,
+    running::{Field, Places, Threads},
 };
 use albert::{
     data::{self, CorpusSettings},
+    finetune::Offsets,
     tokenizer::{self, Cleaning, Loss, LossKind, Normalization, Progress, Tokenizer, TrainerConfig},
     train::Worker,
 };
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use engine::io::{check_output, limits::text::STANDARD_INPUT, write_atomically};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
-    fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -111,9 +111,13 @@ pub(crate) struct Encode {
     specials: bool,
     #[command(flatten)]
     files: Files,
-    /// Print JSON, one object per line: ids, pieces, and the bytes of each piece in the text
+    #[command(flatten)]
+    field: Field,
+    /// Print JSON, one object per line: ids, pieces, and the place of each piece in the text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    places: Places,
     #[command(flatten)]
     threads: Threads,
 }
@@ -127,12 +131,14 @@ pub(crate) struct Files {
     /// File for the results, which appears when all are written; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    faults: Faults,
 }
 
 impl Files {
-    fn open(&self) -> Result<(Lines, Sink)> {
+    fn open(&self, kind: Kind) -> Result<(Lines, Sink)> {
         let input = self.input.as_deref().unwrap_or(Path::new(STANDARD_INPUT));
-        Ok((Lines::open(input)?, Sink::create(self.output.as_deref())?))
+        Ok((Lines::open(input, kind)?, Sink::create(self.output.as_deref())?))
     }
 }
 
@@ -255,73 +261,84 @@ fn describe(Loss { kind, changed, merged, example: [first, second] }: &Loss) -> 
 const BATCH: usize = 4096;
 
 fn encode(arguments: &Encode) -> Result<()> {
+    let (mut lines, mut out) = arguments.files.open(Kind::texts(arguments.field.field.as_ref(), false))?;
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
-    let (mut lines, mut out) = arguments.files.open()?;
     let cpu = engine::Cpu::detect()?;
     let specials = tokenizer.specials();
     let around = if arguments.specials { (Some(specials.cls), Some(specials.sep)) } else { (None, None) };
-    loop {
-        let batch = lines.batch(BATCH)?;
-        if batch.is_empty() {
-            break;
-        }
-        let mut text = String::new();
+    let run = |texts: &[String]| {
         if arguments.json {
-            for line in &batch {
-                text += &pieces(&tokenizer, line, around).with_context(|| lines.place(line))?;
-            }
-        } else {
-            let texts: Vec<&str> = batch.iter().map(|line| line.text.as_str()).collect();
-            for ids in cpu.install(|| tokenizer.encode_batch(&texts))? {
-                let mut separator = "";
-                for id in around.0.into_iter().chain(ids).chain(around.1) {
-                    let _ = write!(text, "{separator}{id}");
-                    separator = " ";
-                }
-                text.push('\n');
-            }
+            return texts
+                .iter()
+                .map(|text| Ok(Ok(pieces(&tokenizer, text, around, arguments.places.offsets())?)))
+                .collect();
         }
-        out.put(&text)?;
-    }
-    out.finish()
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let encoded = cpu.install(|| tokenizer.encode_batch(&texts))?.into_iter().map(|ids| {
+            let ids = around.0.into_iter().chain(ids).chain(around.1).map(|id| id.to_string());
+            Ok(ids.collect::<Vec<_>>().join(" "))
+        });
+        Ok(encoded.collect())
+    };
+    let parse = |line: &Line| Ok(line.text.clone());
+    let ended = stream(&mut lines, &mut out, arguments.files.faults, parse, run, arguments.json.then_some("ids"))?;
+    out.finish()?;
+    ended.map_or(Ok(()), Err)
 }
 
-/// Ids, pieces and places of a line as JSON. Special pieces have an empty place.
-fn pieces(tokenizer: &Tokenizer, line: &Line, around: (Option<u32>, Option<u32>)) -> Result<String> {
-    let encoding = tokenizer.encode_with_offsets(&line.text)?;
+/// Answers lines, see [`answer`]; the entry of a line that cannot be used is JSON if `json` names its field. Returns the error that
+/// ends the command.
+fn stream(
+    lines: &mut Lines,
+    out: &mut Sink,
+    faults: Faults,
+    parse: impl Fn(&Line) -> Result<String>,
+    run: impl FnMut(&[String]) -> Result<Vec<Result<String, String>>>,
+    json: Option<&str>,
+) -> Result<Option<anyhow::Error>> {
+    let mut errors = Errors::new(faults, false);
+    let entry = |(line, result): (Line, Result<(String, String), String>)| match (result, json) {
+        (Ok((_, text)), _) => text + "\n",
+        (Err(reason), Some(field)) => format!("{}\n", Value::Object(null_entry(field, line.number, &reason))),
+        (Err(reason), None) => format!("{}\n", null_text(line.number, &reason)),
+    };
+    let write = |entries: Vec<_>| out.put(&entries.into_iter().map(entry).collect::<String>());
+    let (total, ended) = answer(lines, BATCH, &mut errors, parse, run, write)?;
+    errors.tell(total);
+    Ok(ended)
+}
+
+/// Ids, pieces and places of a text as JSON. Special pieces have an empty place.
+fn pieces(tokenizer: &Tokenizer, text: &str, around: (Option<u32>, Option<u32>), offsets: Offsets) -> Result<String> {
+    let encoding = tokenizer.encode_with_offsets(text)?;
     let before = around.0.map(|id| (id, (0, 0)));
-    let behind = around.1.map(|id| (id, (line.text.len(), line.text.len())));
+    let behind = around.1.map(|id| (id, (text.len(), text.len())));
     let within = encoding.ids.iter().copied().zip(encoding.offsets.iter().copied());
     let all: Vec<_> = before.into_iter().chain(within).chain(behind).collect();
     let ids: Vec<u32> = all.iter().map(|(id, _)| *id).collect();
     let pieces: Vec<_> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
-    let offsets: Vec<_> = all.iter().map(|(_, place)| place).collect();
-    Ok(format!("{}\n", json!({ "ids": ids, "pieces": pieces, "offsets": offsets })))
+    let places: Vec<_> = all.iter().map(|(_, place)| *place).collect();
+    let places: Vec<_> = offsets.of_all(text, &places).into_iter().map(<[usize; 2]>::from).collect();
+    Ok(json!({ "ids": ids, "pieces": pieces, "offsets": places }).to_string())
 }
 
 fn decode(arguments: &Decode) -> Result<()> {
+    let (mut lines, mut out) = arguments.files.open(Kind::Texts { pairs: false })?;
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
-    let (mut lines, mut out) = arguments.files.open()?;
-    loop {
-        let batch = lines.batch(BATCH)?;
-        if batch.is_empty() {
-            break;
-        }
-        let mut text = String::new();
-        for line in &batch {
-            let ids = line.text.split_whitespace().map(|word| {
-                let id: Option<u32> = word.parse().ok().filter(|&id| (id as usize) < tokenizer.vocab_size());
-                id.with_context(|| {
-                    let last = tokenizer.vocab_size() - 1;
-                    format!("{}: `{word}` is not an id; expected 0 to {last}", lines.place(line))
-                })
-            });
-            text += &tokenizer.decode(&ids.collect::<Result<Vec<_>>>()?)?;
-            text.push('\n');
-        }
-        out.put(&text)?;
-    }
-    out.finish()
+    let run = |lines: &[String]| lines.iter().map(|line| Ok(of_ids(&tokenizer, line))).collect();
+    let parse = |line: &Line| Ok(line.text.clone());
+    let ended = stream(&mut lines, &mut out, arguments.files.faults, parse, run, None)?;
+    out.finish()?;
+    ended.map_or(Ok(()), Err)
+}
+
+/// The text of a line of ids.
+fn of_ids(tokenizer: &Tokenizer, line: &str) -> Result<String, String> {
+    let last = tokenizer.vocab_size() - 1;
+    let id = |word: &str| word.parse().ok().filter(|&id: &u32| id as usize <= last).ok_or_else(|| word.to_owned());
+    let ids = line.split_whitespace().map(id).collect::<Result<Vec<_>, _>>();
+    let ids = ids.map_err(|word| format!("`{word}` is not an id; expected 0 to {last}"))?;
+    tokenizer.decode(&ids).map_err(|error| error.to_string())
 }
 
 fn convert(arguments: &Convert) -> Result<()> {

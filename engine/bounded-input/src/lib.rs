@@ -25,6 +25,7 @@
 pub mod proto;
 pub mod text;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -183,9 +184,46 @@ pub fn check_json(text: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// JSON whose escapes of lone surrogates, which Python writes for a cut emoji and no parser accepts, are U+FFFD.
+pub fn mended_surrogates(text: &str) -> Cow<'_, str> {
+    let unit = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut out, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(found) = text.get(at..).and_then(|rest| rest.find('\\')) {
+        at += found;
+        at += match unit(at) {
+            Some(0xD800..0xDC00) if matches!(unit(at + 6), Some(0xDC00..0xE000)) => 12,
+            Some(0xD800..0xE000) => {
+                out += &text[copied..at];
+                out += "\\ufffd";
+                copied = at + 6;
+                6
+            }
+            // A backslash escapes one character.
+            _ => 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
+        };
+    }
+    if copied == 0 { Cow::Borrowed(text) } else { Cow::Owned(out + &text[copied..]) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lone_surrogates_are_mended_and_pairs_stay() {
+        for (text, mended) in [
+            (r#"{"a":"\ud83d"}"#, r#"{"a":"\ufffd"}"#),
+            (r#""\ud83d\ude00 \ude00\uD83D\ud83d\ude00""#, r#""\ud83d\ude00 \ufffd\ufffd\ud83d\ude00""#),
+            (r#""\\ud83d é\u00e9\n""#, r#""\\ud83d é\u00e9\n""#),
+            ("\\", "\\"),
+            ("\\u12é4", "\\u12é4"),
+        ] {
+            assert_eq!(mended_surrogates(text), mended);
+        }
+    }
 
     fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();

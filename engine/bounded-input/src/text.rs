@@ -1,10 +1,11 @@
 //! Text from files, pipes and standard input, decoded while it is read if it is compressed with gzip or zstd.
 //!
-//! The kind is found by the first bytes, not by the name. Memory: the window of the compressed data (32 KiB for gzip, at most
+//! The kind is found by the first bytes, not by the name; so is UTF-16 with a byte-order mark. Memory: the window of the compressed data (32 KiB for gzip, at most
 //! [`LARGEST_WINDOW`] for zstd) and a few blocks, whatever the text takes; callers bound what they keep of it. A frame of a few
 //! bytes may ask for a large window.
 
-use super::{mistaken, too_large};
+use super::{LARGEST_STREAM, mistaken, too_large};
+use encoding_rs_io::DecodeReaderBytes;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::{
     FrameDecoder,
@@ -116,12 +117,14 @@ impl Read for Limited {
     }
 }
 
-/// Lines of a text: UTF-8, without their ends, carriage returns before them, and a byte-order mark before the first.
+/// Lines of a text: UTF-8, without their ends, carriage returns before them, and a byte-order mark before the first. In a text
+/// without a line feed, as old Macs and some exports write it, a carriage return ends a line.
 pub struct Lines {
     text: Text,
     longest: u64,
     bytes: Vec<u8>,
     number: u64,
+    end: u8,
 }
 
 /// Why a line cannot be read.
@@ -143,7 +146,7 @@ pub enum LineError {
 impl Lines {
     /// The lines of `text`, of at most `longest` bytes each.
     pub fn new(text: Text, longest: u64) -> Self {
-        Self { text, longest, bytes: Vec::new(), number: 0 }
+        Self { text, longest, bytes: Vec::new(), number: 0, end: b'\n' }
     }
 
     /// Number of the line that was read last, counted from 1.
@@ -154,19 +157,28 @@ impl Lines {
     /// The next line, or `None` after the last.
     ///
     /// # Errors
-    /// See [`LineError`]. The line counts as read.
+    /// See [`LineError`]. The line counts as read, and the next call returns the line behind it.
     #[allow(clippy::should_implement_trait)] // the line is borrowed
     pub fn next(&mut self) -> Result<Option<&str>, LineError> {
-        self.bytes.clear();
-        // Two bytes more: those of its end.
-        let mut text = self.text.by_ref().take(self.longest + 2);
-        if text.read_until(b'\n', &mut self.bytes).map_err(LineError::Read)? == 0 {
+        if self.read()? == 0 {
             return Ok(None);
         }
+        if self.number == 0 && !self.bytes.ends_with(b"\n") && self.bytes[..self.bytes.len() - 1].contains(&b'\r') {
+            self.end = b'\r';
+            let first = Cursor::new(std::mem::take(&mut self.bytes));
+            let rest = std::mem::replace(&mut self.text, Box::new(io::empty()));
+            self.text = Box::new(first.chain(rest));
+            self.read()?;
+        }
         self.number += 1;
-        let mut line = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
-        line = line.strip_suffix(b"\r").unwrap_or(line);
+        let is_whole = self.bytes.ends_with(&[self.end]);
+        let line = self.bytes.strip_suffix(&[self.end]).unwrap_or(&self.bytes);
+        let returns = line.iter().rev().take_while(|&&byte| byte == b'\r').count();
+        let mut line = &line[..line.len() - returns];
         if line.len() as u64 > self.longest {
+            if !is_whole {
+                skip_line(&mut self.text, self.end).map_err(LineError::Read)?;
+            }
             return Err(LineError::TooLong(self.longest));
         }
         if self.number == 1 {
@@ -177,9 +189,39 @@ impl Lines {
             LineError::NotUtf8 { at: at + 1, byte: line[at] }
         })
     }
+
+    /// Reads a line with its end, or the beginning of one that is too long; returns the number of bytes.
+    fn read(&mut self) -> Result<usize, LineError> {
+        self.bytes.clear();
+        // Two bytes more: those of its end.
+        let mut text = self.text.by_ref().take(self.longest + 2);
+        text.read_until(self.end, &mut self.bytes).map_err(LineError::Read)
+    }
 }
 
-/// The text of `source`, which may be compressed. Waits for the first bytes, and for more only if they may be of a compressed
+/// Skips the rest of a line, of at most [`LARGEST_STREAM`] bytes.
+fn skip_line(text: &mut Text, end: u8) -> io::Result<()> {
+    match text.take(LARGEST_STREAM).skip_until(end)? as u64 {
+        LARGEST_STREAM => Err(too_large(LARGEST_STREAM)),
+        _ => Ok(()),
+    }
+}
+
+/// Byte-order marks of UTF-16, which Excel's "Unicode text" begins with.
+const UTF_16: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
+
+/// UTF-8 of a text in UTF-16 with a byte-order mark; what is not valid becomes U+FFFD.
+fn from_utf_16(text: impl Read + Send + 'static) -> Text {
+    Box::new(BufReader::with_capacity(BUFFER, DecodeReaderBytes::new(text)))
+}
+
+/// UTF-8 of a decompressed text, which may be UTF-16.
+fn transcoded(mut text: Text) -> io::Result<Text> {
+    let head = text.fill_buf()?;
+    Ok(if UTF_16.iter().any(|mark| head.starts_with(mark)) { from_utf_16(text) } else { text })
+}
+
+/// The text of `source`, which may be compressed or UTF-16. Waits for the first bytes, and for more only if they may be of a compressed
 /// file.
 ///
 /// # Errors
@@ -198,8 +240,9 @@ pub fn decoded(mut source: impl Read + Send + 'static) -> io::Result<Text> {
     let head = &head[..len];
     let all = BufReader::with_capacity(BUFFER, Cursor::new(head.to_vec()).chain(source));
     match Compression::of(head) {
-        Some(Compression::Gzip) => Ok(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(all)))),
-        Some(Compression::Zstd) => Ok(Box::new(BufReader::with_capacity(BUFFER, Frames::new(all)))),
+        Some(Compression::Gzip) => transcoded(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(all)))),
+        Some(Compression::Zstd) => transcoded(Box::new(BufReader::with_capacity(BUFFER, Frames::new(all)))),
+        None if UTF_16.iter().any(|mark| head.starts_with(mark)) => Ok(from_utf_16(all)),
         None => match mistaken(head).filter(|what| what.contains("compressed") || what.contains("archive")) {
             Some(what) => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, format!("{what}; gzip and zstd are read as they are")))
@@ -211,7 +254,9 @@ pub fn decoded(mut source: impl Read + Send + 'static) -> io::Result<Text> {
 
 /// True if `head` is the beginning of a compressed file that is told by more bytes.
 fn may_be_binary(head: &[u8]) -> bool {
-    const MAGIC: [&[u8]; 7] = [
+    const MAGIC: [&[u8]; 9] = [
+        UTF_16[0],
+        UTF_16[1],
         b"\x1f\x8b",
         b"\x28\xb5\x2f\xfd",
         b"\xfd7zXZ\0",
@@ -432,6 +477,42 @@ mod tests {
         }
         let error = lines(b"ab\xffc\n", 5).next().map(|_| ()).unwrap_err();
         assert!(matches!(error, LineError::NotUtf8 { at: 3, byte: 0xFF }));
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_costs_one_line() {
+        let all = |bytes: &[u8]| {
+            let mut lines = Lines::new(decoded(Cursor::new(bytes.to_vec())).unwrap(), 5);
+            let mut all = Vec::new();
+            loop {
+                match lines.next() {
+                    Ok(None) => return all,
+                    Ok(Some(line)) => all.push(line.to_owned()),
+                    Err(_) => all.push("!".to_owned()),
+                }
+            }
+        };
+        assert_eq!(
+            all(b"one\n1234567890\ntwo\n\xff\nthree\n123456\n1234567\n12345678"),
+            ["one", "!", "two", "!", "three", "!", "!", "!"]
+        );
+        // Carriage returns end lines where there is no line feed, and are text or a part of the end elsewhere.
+        assert_eq!(all(b"one\r\rtwo\r123456\rthree"), ["one", "", "two", "!", "three"]);
+        assert_eq!(all(b"a\rb\nc\r\r\nd\r"), ["a\rb", "c", "d"]);
+        assert_eq!(all(b"one\r"), ["one"]);
+    }
+
+    #[test]
+    fn utf_16_with_its_mark_is_text() {
+        let units: Vec<u16> = "\u{feff}café 😀\r\nb".encode_utf16().collect();
+        for bytes in [u16::to_le_bytes, u16::to_be_bytes] {
+            let bytes: Vec<u8> = units.iter().flat_map(|&unit| bytes(unit)).collect();
+            for bytes in [gzip(&bytes), bytes] {
+                let mut lines = Lines::new(decoded(Cursor::new(bytes)).unwrap(), 99);
+                assert_eq!(lines.next().unwrap(), Some("café 😀"));
+                assert_eq!(lines.next().unwrap(), Some("b"));
+            }
+        }
     }
 
     #[test]

@@ -45,7 +45,9 @@ pub(super) fn glue(bytes: &[u8]) -> bool {
     let tasks = [GlueTask::Cola, GlueTask::Sst2, GlueTask::Mrpc, GlueTask::Stsb, GlueTask::Qqp, GlueTask::Mnli];
     let task = tasks[usize::from(first) % tasks.len()];
     let split = [Split::Train, Split::Dev, Split::Test][usize::from(first) / tasks.len() % 3];
-    with_file("glue.tsv", bytes, |path| task.read_file(path, split).is_ok_and(|reader| reader.read_all().is_ok()))
+    with_file("glue.tsv", bytes, |path| {
+        task.read_file(path, split, Purpose::Training).is_ok_and(|reader| reader.read_all().is_ok())
+    })
 }
 
 pub(super) fn glue_seeds() -> Vec<Vec<u8>> {

@@ -128,7 +128,8 @@ fn invalid_utf8_is_placed_and_can_be_repaired() {
     let train = ["tokenizer", "train", &bad, "--vocab-size", "120", "-o", &world.text_path("new.json")];
     run(&train).fails_with(&[&place, "--lossy"]);
     run(&[&train[..], &["--lossy"]].concat()).succeeds();
-    let told = finish_with_input(&mut albert(&["tokenizer", "encode", "--tokenizer", &tokenizer]), b"a\n\xff\n");
+    let encode = ["tokenizer", "encode", "--tokenizer", &tokenizer, "--on-error", "stop"];
+    let told = finish_with_input(&mut albert(&encode), b"a\n\xff\n");
     told.fails_with(&["standard input, line 2: invalid UTF-8 at byte 1"]);
 }
 
@@ -292,7 +293,7 @@ fn ids_that_a_model_does_not_have_and_inputs_beyond_its_positions_are_refused() 
     fs::write(world.path("ids.jsonl"), format!("{good}\n{}\n", long(24))).unwrap();
     run(&forward).succeeds();
 
-    let decode = ["tokenizer", "decode", "--tokenizer", &pieces];
+    let decode = ["tokenizer", "decode", "--tokenizer", &pieces, "--on-error", "stop"];
     for (line, said) in [("7 1000", "`1000`"), ("-1", "`-1`"), ("4294967296", "`4294967296`"), ("x", "`x`")] {
         let told = finish_with_input(&mut albert(&decode), format!("7 999\n{line}\n").as_bytes());
         told.fails_with(&["line 2: ", said, "is not an id; expected 0 to 999"]);

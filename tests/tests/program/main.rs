@@ -2,6 +2,7 @@
 //! those that use the libraries, are separate binaries.
 
 mod bad_input;
+mod bad_lines;
 mod bench;
 mod convert;
 mod earlier_version;

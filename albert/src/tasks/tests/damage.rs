@@ -56,7 +56,7 @@ fn damaged_tables_lose_no_row() {
                 let damaged = numbers.damage(&file);
                 let path = folder.path().join("f.tsv");
                 std::fs::write(&path, &damaged).unwrap();
-                match task.read_file(&path, split).unwrap().read_all() {
+                match task.read_file(&path, split, Purpose::Training).unwrap().read_all() {
                     Err(_) => refused += 1,
                     Ok((examples, remarks)) => {
                         read += 1;

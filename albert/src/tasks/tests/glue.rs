@@ -1,11 +1,11 @@
 //! The tasks of GLUE.
 
-use crate::tasks::{GlueTask, Label, Reader, RemarkKind, Split, TaskError, Text, write_submission};
+use crate::tasks::{GlueTask, Label, Purpose, Reader, RemarkKind, Split, TaskError, Text, write_submission};
 
 use super::{golden, message, read};
 
 fn open(task: GlueTask, split: Split) -> impl FnOnce(&std::path::Path) -> Result<Reader<Text>, TaskError> {
-    move |path| task.read_file(path, split)
+    move |path| task.read_file(path, split, Purpose::Training)
 }
 
 fn text(id: &str, first: &str, second: Option<&str>, label: Option<Label>) -> Text {
@@ -144,12 +144,13 @@ fn what_is_wrong_is_said_with_its_line() {
 }
 
 #[test]
-fn an_error_ends_the_reading() {
+fn an_error_costs_its_row() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.tsv");
     std::fs::write(&path, "s\t1\t\tA.\ns\tx\t\tB.\ns\t1\t\tC.\n").unwrap();
-    let read: Vec<_> = GlueTask::Cola.read_file(&path, Split::Train).unwrap().map(|r| r.is_ok()).collect();
-    assert_eq!(read, [true, false]);
+    let read: Vec<_> =
+        GlueTask::Cola.read_file(&path, Split::Train, Purpose::Training).unwrap().map(|r| r.is_ok()).collect();
+    assert_eq!(read, [true, false, true]);
 }
 
 #[test]

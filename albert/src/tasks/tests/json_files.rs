@@ -216,7 +216,7 @@ fn what_is_wrong_with_choices_is_said() {
         (format!("{good}\n{good}"), "f.jsonl:2: duplicate id \"1\""),
         (good.replace(", \"b\"", ""), "f.jsonl:1: question \"1\": 1 options, expected two or more"),
         (good.replace(": 1}", ": 2}"), "f.jsonl:1: question \"1\": the answer is option 2 (from 0), but there are 2"),
-        (good.replace(": 1}", ": \"b\"}"), "f.jsonl:1: question \"1\": the answer is \"b\", expected an index"),
+        (good.replace(": 1}", ": \"x y\"}"), "f.jsonl:1: question \"1\": the answer is \"x y\", expected an index"),
         (good.replace(", \"answer\": 1", ""), "f.jsonl:1: no label"),
         (good.replace("\"question\": \"q\", ", ""), "f.jsonl:1: missing field `question`"),
     ];

@@ -98,7 +98,7 @@ fn prediction_needs_no_labels() {
         }
     }
     let (examples, _) = read("f.tsv", "text\tlabel\na\tx\n", texts(classes(&["x"]), Purpose::Prediction)).unwrap();
-    assert_eq!(examples[0].label, Some(Label::Class(0)));
+    assert_eq!(examples[0].label, None);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn what_is_wrong_is_said_with_its_line() {
             "{\"text\":\"a\",\"label\":\"x\"}\n{\"text\":\"a\",\"text_b\":\"b\",\"label\":\"x\"}",
             "f.jsonl:2: example 1: it is a pair, but the examples before are single texts",
         ),
-        ("f.txt", "a", "f.txt: unknown file type; expected a name that ends in .tsv, .csv, .jsonl or .ndjson"),
+        ("f.txt", "a", "f.txt: unknown file type; expected a name that ends in .tsv, .csv, .jsonl, .ndjson or .json"),
     ];
     for (name, file, expected) in cases {
         let message = message(read(name, file, texts(classes(&["x"]), Purpose::Training)), name);

@@ -1,0 +1,267 @@
+//! One bad line costs one line: streams and files of examples with what is found in them, and what is written for each line.
+
+use albert_tests::{
+    program::{Finished, albert, finish, finish_with_input},
+    run_folder::World,
+};
+use serde_json::Value;
+use std::{fs, path::Path};
+
+/// A world with a tagger.
+fn world() -> World {
+    let world = World::with_models();
+    fs::create_dir_all(world.path("tags")).unwrap();
+    for name in ["tags/train.conll", "tags/dev.conll"] {
+        fs::write(world.path(name), "rain B-W\nfalls O\n\nthe O\nsun B-W\n").unwrap();
+    }
+    let [run_folder, tags, tagger] = ["run", "tags", "tagger"].map(|name| world.text_path(name));
+    run(&["finetune", "tag", "--model", &run_folder, "--data", &tags, "-o", &tagger, "--steps", "1"]).succeeds();
+    world
+}
+
+fn run(arguments: &[&str]) -> Finished {
+    finish(&mut albert(arguments))
+}
+
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// Predictions of `model` for a file of `bytes` called `name`.
+fn predict(world: &World, model: &str, name: &str, bytes: impl AsRef<[u8]>) -> Finished {
+    fs::write(world.path(name), bytes).unwrap();
+    run(&["predict", "--model", &world.text_path(model), "--input", &world.text_path(name)])
+}
+
+#[test]
+fn streams_have_an_entry_for_each_line() {
+    let world = world();
+    let [tuned, tagger, finder, folder, tokenizer] =
+        ["tuned", "tagger", "finder", "run", "tokenizer.json"].map(|name| world.text_path(name));
+    let long = [b"x".repeat((16 << 20) + 9), b"\n".to_vec()].concat();
+    let lines = [b"rain\n\nthe\tsun\nbad \xff\n".to_vec(), long, b"night\r\n".to_vec()].concat();
+    // Command, field, and the numbers of the lines that are null.
+    let all: [(&[&str], &str, &[u64]); 4] = [
+        (&["classify", "--model", &tuned, "-"], "label", &[2, 4, 5]),
+        (&["classify", "--model", &tagger, "-"], "tags", &[4, 5]),
+        (&["embed", "--model", &folder, "-"], "embedding", &[4, 5]),
+        (&["tokenizer", "encode", "--tokenizer", &tokenizer, "-"], "ids", &[4, 5]),
+    ];
+    for (command, field, bad) in all {
+        let told = finish_with_input(&mut albert(&[command, &["--json"]].concat()), &lines).succeeds();
+        let entries = objects(&told.stdout);
+        let null: Vec<u64> = (1..).zip(&entries).filter(|(_, one)| one[field].is_null()).map(|(at, _)| at).collect();
+        assert_eq!((entries.len(), &null[..]), (6, bad), "{command:?}: {}", told.stdout);
+        for &at in bad {
+            let one = &entries[at as usize - 1];
+            assert_eq!((one["line"].as_u64(), one["error"].is_string()), (Some(at), true), "{command:?}: {one}");
+        }
+        told.says(&[&format!("{} of 6 could not be used", bad.len()), &format!("standard input, line {}", bad[0])]);
+        let stop = [command, &["--json", "--on-error", "stop"]].concat();
+        let told = finish_with_input(&mut albert(&stop), &lines);
+        assert_eq!((told.code, told.stdout.lines().count() as u64), (Some(1), bad[0] - 1), "{}", told.stderr);
+        assert!(told.stderr.contains(&format!("line {}: ", bad[0])), "{}", told.stderr);
+        let told = finish_with_input(&mut albert(&[command, &["--max-errors", "1"]].concat()), &lines);
+        assert_eq!((told.code, told.stdout.lines().count() as u64), (Some(1), bad[1] - 1), "{}", told.stderr);
+        told.fails_with(&["--max-errors 1", "is it the right file?"]);
+    }
+    let questions = concat!(
+        "{\"question\": \"wo?\", \"context\": \"né 😀 rain falls\"}\n\n{\"question\": \"x\"}\nrain\n",
+        "{\"question\": \"q \\ud83d\", \"context\": \"rain\"}\n"
+    );
+    for (unit, end) in [("chars", 15), ("bytes", 19), ("utf16", 16)] {
+        let arguments = ["answer", "--model", &finder, "--json", "--top", "99", "--offsets", unit, "-"];
+        let told = finish_with_input(&mut albert(&arguments), questions.as_bytes()).succeeds();
+        let entries = objects(&told.stdout);
+        let null: Vec<bool> = entries.iter().map(|one| one["answer"].is_null()).collect();
+        assert_eq!(null, [false, true, true, true, false]);
+        let ends = entries[0]["answers"].as_array().unwrap().iter().map(|answer| answer["end"].as_u64().unwrap());
+        assert_eq!(ends.max(), Some(end), "{unit}");
+    }
+    let masks = b"a [MASK]\nno mask\nthe [MASK]\n";
+    let told = finish_with_input(&mut albert(&["fill-mask", "--model", &folder, "--json", "-"]), masks).succeeds();
+    assert_eq!(
+        objects(&told.stdout).iter().map(|one| one["masks"].is_null()).collect::<Vec<_>>(),
+        [false, true, false]
+    );
+    let ids = b"7 8\nseven\n9999\n7\n";
+    let told = finish_with_input(&mut albert(&["tokenizer", "decode", "--tokenizer", &tokenizer]), ids).succeeds();
+    let lines: Vec<_> = told.stdout.lines().collect();
+    assert!(lines.len() == 4 && lines[1].starts_with("null\tline 2: `seven`") && lines[2].starts_with("null\tline 3"));
+}
+
+#[test]
+fn null_in_each_format() {
+    let world = world();
+    let [tuned, tagger, finder, folder, texts] =
+        ["tuned", "tagger", "finder", "run", "texts.txt"].map(|name| world.text_path(name));
+    fs::write(&texts, b"rain\n\xff\nsun\n").unwrap();
+    let array = world.path("v.npy");
+    run(&["embed", "--model", &folder, &texts, "-o", array.to_str().unwrap()]).succeeds().says(&["texts.txt:2: "]);
+    let bytes = fs::read(&array).unwrap();
+    let values: Vec<f32> = bytes[bytes.len() - 3 * 32 * 4..]
+        .chunks_exact(4)
+        .map(|four| f32::from_le_bytes(four.try_into().unwrap()))
+        .collect();
+    let rows: Vec<bool> = values.chunks_exact(32).map(|row| row.iter().all(|value| value.is_nan())).collect();
+    assert_eq!(rows, [false, true, false]);
+    let told = run(&["embed", "--model", &folder, &texts]).succeeds();
+    assert_eq!(told.stdout.lines().nth(1), Some("null"));
+    let told = run(&["classify", "--model", &tuned, "--input", &texts, "--with-input"]).succeeds();
+    let columns: Vec<usize> = told.stdout.lines().map(|line| line.matches('\t').count()).collect();
+    assert_eq!(columns, [2, 2, 2], "{}", told.stdout);
+
+    let written = |model: &str, name: &str, text: &str, output: &str| {
+        fs::write(world.path(name), text).unwrap();
+        let out = world.text_path(output);
+        run(&["predict", "--model", model, "--input", &world.text_path(name), "-o", &out]).succeeds();
+        fs::read_to_string(out).unwrap()
+    };
+    let table = written(&tuned, "t.csv", "id,text\r\n\"a\tb\",rain\r\nc,\r\nd,sun\r\n", "t.tsv");
+    let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split('\t').collect()).collect();
+    assert!(rows.len() == 4 && rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
+    assert_eq!((rows[1][0], rows[2][0], rows[2][1], rows[3][0]), ("a\\tb", "c", "null", "d"));
+    let sentences = written(&tagger, "s.conll", "# sent_id = 1\nrain O\n\nsun O\nsea\n\nwind O\n", "o.conll");
+    assert!(sentences.starts_with("rain\t") && sentences.contains("\n\n# null line 5: 1 columns"), "{sentences}");
+    assert!(sentences.trim_end().lines().last().unwrap().starts_with("wind\t"), "{sentences}");
+    let questions = "{\"id\":\"a\",\"question\":\"q\",\"context\":\"rain\"}\n{\"id\":\"b\",\"question\":1,\"context\":\"x\"}\n\
+                     {\"id\":\"c\",\"question\":\"q\",\"context\":\"sun\",\"answers\":{\"text\":[],\"answer_start\":[]}}\n";
+    let answers: Value = serde_json::from_str(&written(&finder, "q.jsonl", questions, "q.json")).unwrap();
+    assert_eq!(answers.as_object().unwrap().keys().collect::<Vec<_>>(), ["a", "c"]);
+}
+
+#[test]
+fn files_as_other_programs_write_them_are_read() {
+    let world = world();
+    let utf_16: Vec<u8> =
+        "\u{feff}text\tlabel\r\nrain\twet\r\nsún\tdry\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    // Name, content, number of predictions, and lines without one.
+    let cases: Vec<(&str, Vec<u8>, usize, &[u64])> = vec![
+        ("crlf.csv", b"text,label\r\na,x\r\n\"b\r\nb\",x\r\n\r\n ,x\r\nc,x\r\n".to_vec(), 4, &[6]),
+        ("cr.csv", b"text,label\ra,x\r,x\rc,x\r".to_vec(), 3, &[3]),
+        ("cr.tsv", b"text\tlabel\ra\tx\r\tx\rc\tx\r".to_vec(), 3, &[3]),
+        ("mark.tsv", "\u{feff}text\tlabel\r\na\tx\r\n\tx\r\n".into(), 2, &[3]),
+        ("minus.csv", b"text,label\na,-1\nb,-1\n".to_vec(), 2, &[]),
+        ("semicolons.csv", b"text;label\na, b;wet\nc;dry\n".to_vec(), 2, &[]),
+        ("sep.csv", b"sep=;\r\ntext;label\r\na;wet\r\n;dry\r\n".to_vec(), 2, &[4]),
+        ("utf16.csv", utf_16.clone(), 2, &[]),
+        ("utf16.tsv", utf_16, 2, &[]),
+        ("trailing.csv", b"text,label,,\r\na,wet,,\r\n,,,\r\nb,dry,,\r\n,,,\r\n".to_vec(), 2, &[]),
+        ("tail.jsonl", b"{\"text\":\"a\"}\n\n{\"text\":\"b\",\"label\":[1]}\n\n".to_vec(), 2, &[]),
+        (
+            "bad.jsonl",
+            b"{\"text\":\"a\"}\n{\"text\":\n{\"txt\":\"b\"}\n{\"text\":[1]}\n{\"text\":\"b\"}".to_vec(),
+            5,
+            &[2, 3, 4],
+        ),
+        ("array.json", b"[{\"text\": \"a\"},\n{\"text\": []},\n{\"text\": \"b \\udc00\"}]".to_vec(), 3, &[2]),
+    ];
+    for (name, bytes, count, bad) in cases {
+        let told = predict(&world, "tuned", name, &bytes).succeeds();
+        let entries = objects(&told.stdout);
+        let lines: Vec<u64> =
+            entries.iter().filter(|one| one["label"].is_null()).map(|one| one["line"].as_u64().unwrap()).collect();
+        assert_eq!((entries.len(), &lines[..]), (count, bad), "{name}: {}{}", told.stdout, told.stderr);
+        // Ids are numbers of rows, also behind one without a prediction.
+        assert!(
+            (0..).zip(&entries).all(|(at, one): (usize, _)| one["id"] == at.to_string()),
+            "{name}: {}",
+            told.stdout
+        );
+    }
+    predict(&world, "tuned", "surrogate.jsonl", "{\"text\": \"a \\ud83d\"}\n").succeeds().says(&["lone surrogate"]);
+    predict(&world, "tuned", "pipes.csv", "text|label\na|wet\n").fails_with(&["pipes.csv:1: ", "delimiter", "'|'"]);
+    predict(&world, "tuned", "open.csv", "text\na\n\"b\nc\n").fails_with(&["open.csv:3: a double quote"]);
+    for (name, text) in [
+        ("t.jsonl", "{\"tokens\":[\"rain\",\"falls\"],\"ner_tags\":[3,4]}\n{\"words\":[\"sun\"],\"tags\":[\"?\"]}\n"),
+        ("t.json", "[{\"tokens\":[\"rain\",\"falls\"]},\n{\"tokens\":[\"sun\"]}]"),
+        ("t.conll", "# newdoc\n# text = rain falls\nrain ?\nfalls ?\n\nsun ?\n"),
+    ] {
+        let entries = objects(&predict(&world, "tagger", name, text).succeeds().stdout);
+        assert_eq!(
+            entries.iter().map(|one| one["tags"].as_array().unwrap().len()).collect::<Vec<_>>(),
+            [2, 1],
+            "{name}"
+        );
+    }
+    // A word without pieces changes no other word.
+    let tags = |text: &str| objects(&predict(&world, "tagger", "z.conll", text).succeeds().stdout)[0].clone();
+    let (with, without) = (tags("rain\n\u{200b}\nfalls\n"), tags("rain\nfalls\n"));
+    assert_eq!(with["probabilities"][2], without["probabilities"][1]);
+    assert_eq!((&with["tags"][1], with["tags"].as_array().unwrap().len()), (&Value::from("O"), 3));
+}
+
+#[test]
+fn training_files_stop_unless_told_and_answers_may_be_elsewhere() {
+    let world = World::with_models();
+    let rows = "text\tlabel\nrain\twet\n\tdry\nthe sun\tdry\nnight\twet\n";
+    fs::write(world.path("bad.tsv"), rows).unwrap();
+    let [bad, tuned, folder] = ["bad.tsv", "tuned", "run"].map(|name| world.text_path(name));
+    let evaluate = ["evaluate", "--model", &tuned, "--data", &bad];
+    run(&evaluate).fails_with(&["bad.tsv:3: the text is empty"]);
+    let told = run(&[&evaluate[..], &["--on-error", "skip", "--json"]].concat()).succeeds();
+    let figures: Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!(figures["count"], 3);
+    assert!(
+        figures["confusions"][0]["truth_label"].is_string() && figures["confusions"][0]["predicted_label"].is_string()
+    );
+    told.says(&["bad.tsv:3: skipped: the text is empty"]);
+    let out = world.text_path("skipped");
+    let tune = ["finetune", "classify", "--model", &folder, "--train", &bad, "-o", &out, "--steps", "1"];
+    run(&tune).fails_with(&["bad.tsv:3: "]);
+    run(&[&tune[..], &["--on-error", "skip"]].concat())
+        .succeeds()
+        .says(&["skipped: the text is empty", "too few to choose"]);
+
+    let paragraph = |answers: &str| {
+        format!(
+            "{{\"data\": [{{\"paragraphs\": [{{\"context\": \"rain falls on hills\", \"qas\": [{{\"id\": \"1\", \
+             \"question\": \"where\", \"answers\": [{{\"text\": \"hills\", \"answer_start\": 14}}]}}, {{\"id\": \"2\", \
+             \"question\": \"who\", \"answers\": [{answers}]}}]}}]}}]}}"
+        )
+    };
+    let flat = "{\"id\": \"1\", \"context\": \"rain falls\", \"question\": \"what\", \"answers\": {\"text\": [\"falls\"], \
+                \"answer_start\": [5]}}\n";
+    for (name, text, said) in [
+        ("s.json", paragraph("{\"text\": \"\", \"answer_start\": -1}"), "question \"2\" has no usable answer"),
+        ("s.json", paragraph("{\"text\": \"rain\", \"answer_start\": \"0\"}"), "train: 2 examples"),
+        ("s.json", paragraph("{\"text\": \"rain\", \"answer_start\": 0.0}"), "train: 2 examples"),
+        ("s.jsonl", flat.repeat(1), "train: 1 examples"),
+        ("s.json", format!("[{}]", flat.trim()), "train: 1 examples"),
+        ("s.json", flat.to_owned(), "train: 1 examples"),
+    ] {
+        fs::write(world.path(name), &text).unwrap();
+        let (train, out) = (world.text_path(name), world.path("q"));
+        let _ = fs::remove_dir_all(&out);
+        let arguments = ["finetune", "qa", "--model", &folder, "--train", &train, "-o", out.to_str().unwrap()];
+        let told = run(&[&arguments[..], &["--steps", "1", "data.dev_share=0"]].concat()).succeeds().says(&[said]);
+        assert!(!told.stderr.contains("elsewhere") && Path::new(&train).is_file());
+    }
+    fs::write(world.path("s.json"), paragraph("{\"text\": \"rain\", \"answer_start\": \"x\"}")).unwrap();
+    let arguments =
+        ["finetune", "qa", "--model", &folder, "--train", &world.text_path("s.json"), "-o", &world.text_path("n")];
+    run(&arguments).fails_with(&["s.json: question \"2\": answer_start is \"x\""]);
+}
+
+#[test]
+fn names_of_other_formats_are_refused_before_work() {
+    let world = World::with_models();
+    let [folder, tuned, texts] = ["run", "tuned", "text.txt"].map(|name| world.text_path(name));
+    let no_model = world.text_path("none");
+    for name in ["v.parquet", "v.npz", "v.pt", "v.safetensors", "v.npy.gz", "v.jsonl.gz", "v.csv", "v.h5", "v.json"] {
+        let out = world.text_path(name);
+        run(&["embed", "--model", &no_model, &texts, "-o", &out]).fails_with(&[&name[1..name.len().min(4)], "name"]);
+        run(&["classify", "--model", &no_model, "--input", &texts, "-o", &out]).fails_with(&["name"]);
+        assert!(!world.path(name).exists(), "{name}");
+    }
+    for name in ["t.jsonl", "t.csv", "t.tsv.gz", "t.parquet", "t.json.zst", "t.xlsx"] {
+        fs::write(world.path(name), "{\"a\": {\"text\": \"rain\"}}\n").unwrap();
+        run(&["embed", "--model", &no_model, &world.text_path(name)]).fails_with(&[name, "expected"]);
+    }
+    let told =
+        run(&["embed", "--model", &folder, "--field", "a.text", "--json", "--with-input", &world.text_path("t.jsonl")]);
+    assert_eq!(objects(&told.succeeds().stdout)[0]["text"], "rain");
+    predict(&world, "tuned", "p.parquet", "PAR1").fails_with(&["p.parquet", "expected a name that ends in"]);
+    run(&["predict", "--model", &tuned, "--input", &world.text_path("task/dev.tsv"), "-o", &world.text_path("p.csv")])
+        .fails_with(&["p.csv", "expected a"]);
+}
