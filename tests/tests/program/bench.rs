@@ -159,3 +159,58 @@ fn an_impossible_benchmark_is_an_error_that_names_the_option() {
         assert!(!output.stderr.contains("panicked"), "{}", output.stderr);
     }
 }
+
+#[test]
+fn against_matches_cases_across_settings_and_refuses_before_it_measures() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("before.json");
+    let file = path.to_str().unwrap();
+    let quick = ["bench", "gemm", "--n", "16", "--k", "16", "--seconds", "0", "--rounds", "2", "--m"];
+    finish(&mut albert(&[&quick[..], &["16", "--threads", "1", "--save", file]].concat())).succeeds();
+    let other = finish(&mut albert(&[&quick[..], &["16", "--threads", "2", "--against", file]].concat()));
+    assert!(other.stdout.contains("differs: threads 1 -> 2"), "{}", other.stdout);
+    let refused = finish(&mut albert(&[&quick[..], &["17", "--against", file]].concat()));
+    assert!(!refused.stdout.contains("GFLOP/s"), "it measured: {}", refused.stdout);
+    refused.fails_with(&["none of the selected cases", "`gemm nt 16x16x16`", "`gemm nt 17x16x16`"]);
+}
+
+#[test]
+fn two_programs_are_compared_in_pairs() {
+    let program = albert_tests::program::program().to_str().unwrap();
+    let compare = |arguments: &[&str]| finish(&mut albert(&[&["bench", "compare"], arguments].concat()));
+    let case = ["gelu", "--m", "3", "--n", "8", "--threads", "1"];
+    let output = compare(&[&["--pairs", "11", program, program], &case[..]].concat());
+    assert!(matches!(output.code, Some(0 | 3)), "{output:?}");
+    assert_eq!(output.stdout.matches(" ratio ").count(), 3, "{}", output.stdout);
+    compare(&[&["--pairs", "10", program, program], &case[..]].concat()).is_wrong_usage(&["from 11"]);
+    compare(&[program, "/no/such/program", "gelu"]).fails_with(&["/no/such/program"]);
+    compare(&[program, program, "gelu", "--json"]).fails_with(&["--json does not apply"]);
+    compare(&[program, program, "gemm", "--m", "3"]).fails_with(&["--m, --n and --k"]);
+}
+
+#[test]
+fn a_busy_machine_is_named() {
+    // More threads than cores: each waits for a core.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (4 * cores).to_string();
+    let case = [
+        "bench",
+        "gemm",
+        "--m",
+        "8",
+        "--n",
+        "16",
+        "--k",
+        "8",
+        "--seconds",
+        "0",
+        "--rounds",
+        "1",
+        "--threads",
+        &threads,
+    ];
+    let output = finish(&mut albert(&case)).succeeds();
+    assert!(output.stdout.contains("limits: the machine is busy"), "{}", output.stdout);
+    let output = finish(albert(&["doctor"]).env("ALBERT_THREADS", &threads)).succeeds();
+    assert!(output.stdout.contains("* the machine is busy") && output.stdout.contains("*GB/s"), "{}", output.stdout);
+}

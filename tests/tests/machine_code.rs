@@ -1,0 +1,96 @@
+//! Hot code outside `kernels` has the vector instructions: in a disassembled program, no kernel (a function that
+//! `Isa::run` enters) calls generic code of the standard library or a closure. Such a call is compiled without the
+//! instructions, and takes its vectors through memory.
+//!
+//! `MACHINE_CODE_OF` names the program:
+//! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test -p albert-tests --test machine_code`.
+
+use std::{collections::BTreeMap, process::Command};
+
+/// Calls of kernels that are generic code, by name of the callee.
+fn hot_calls(listing: &str) -> (usize, BTreeMap<&str, usize>) {
+    let generic = ["core::iter::", "core::array::", "core::ops::function::", "{{closure}}", "{closure#"];
+    let (mut kernels, mut in_kernel, mut calls) = (0, false, BTreeMap::new());
+    for line in listing.lines() {
+        if let Some(name) = line.strip_suffix(">:") {
+            in_kernel = name.contains("Avx") && name.contains("Simd>::vectorize::inner");
+            kernels += usize::from(in_kernel);
+        } else if in_kernel && let Some((_, call)) = line.split_once("\tcall ") {
+            let callee = call.split_once('<').map_or("", |(_, name)| name);
+            // Closures of `kernels` itself run once a row or a tile; its loops have a test of their own.
+            if !callee.starts_with("kernels::") && generic.iter().any(|part| callee.contains(part)) {
+                *calls.entry(callee).or_insert(0) += 1;
+            }
+        }
+    }
+    (kernels, calls)
+}
+
+#[test]
+fn kernels_of_every_crate_keep_their_instructions() {
+    let Some(program) = std::env::var_os("MACHINE_CODE_OF") else {
+        println!("SKIPPED: set MACHINE_CODE_OF to a program built with --release");
+        return;
+    };
+    let listing =
+        Command::new("objdump").args(["-d", "-C", "--no-show-raw-insn", "-M", "intel"]).arg(&program).output();
+    let Some(listing) = listing.ok().filter(|listing| cfg!(target_arch = "x86_64") && listing.status.success()) else {
+        println!("SKIPPED: objdump for x86-64 is not available");
+        return;
+    };
+    let listing = String::from_utf8_lossy(&listing.stdout);
+    let (kernels, calls) = hot_calls(&listing);
+    assert!(kernels >= 2, "{} has {kernels} kernels; expected one with its function names", program.display());
+    assert!(calls.is_empty(), "{}: kernels call generic code: {calls:#?}", program.display());
+    println!("{kernels} kernels call no generic code");
+}
+
+/// Shares of the peak by CPU time of rungs 1 to 6, the best of some rounds.
+fn ladder(program: &std::ffi::OsStr, isa: &str) -> Option<Vec<f64>> {
+    let arguments =
+        ["bench", "gemm", "--rung", "1,2,3,4,5,6", "--threads", "1", "--seconds", "0", "--json", "--isa", isa];
+    let output = Command::new(program).args(arguments).output().expect("MACHINE_CODE_OF names a program");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    let records = report["records"].as_array()?;
+    records.iter().map(|record| record["processor_share_of_peak"]["q3"].as_f64()).collect()
+}
+
+#[test]
+fn each_rung_of_the_ladder_is_faster_than_the_one_before() {
+    let Some(program) = std::env::var_os("MACHINE_CODE_OF") else {
+        println!("SKIPPED: set MACHINE_CODE_OF to the program albert, built with --release");
+        return;
+    };
+    if !program.to_string_lossy().ends_with("albert") {
+        println!("SKIPPED: {} has no ladder", program.display());
+        return;
+    }
+    for isa in ["avx2", "avx512"] {
+        // Other work on the machine may disturb a run, but not five.
+        let mut runs = (0..5).map_while(|_| ladder(&program, isa)).inspect(|shares| println!("{isa}: {shares:.3?}"));
+        let rises = |shares: Vec<f64>| shares.is_sorted_by(|slow, fast| slow < fast) && shares[4] >= 0.45;
+        let Some(first) = runs.next() else {
+            println!("SKIPPED: this machine does not have {isa}");
+            continue;
+        };
+        assert!(
+            rises(first) || runs.any(rises),
+            "{isa}: a rung is no faster than the one before, or rung 5 is below 45 %"
+        );
+    }
+}
+
+#[test]
+fn a_call_of_a_closure_is_found() {
+    let kernel = "0010 <<kernels::simd::avx2::Avx2 as kernels::simd::Simd>::vectorize::inner>:\n";
+    for (callee, found) in [
+        ("core::array::<impl [T; N]>::try_map", 1),
+        ("<core::iter::adapters::zip::Zip<A,B> as core::iter::adapters::zip::ZipImpl<A,B>>::next", 1),
+        ("measure::cases::rungs::pack::{{closure}}", 1),
+        ("core::panicking::panic_bounds_check", 0),
+    ] {
+        let listing = format!("{kernel}  10:\tcall   500 <{callee}>\n0020 <main>:\n  20:\tcall   500 <{callee}>\n");
+        let (kernels, calls) = hot_calls(&listing);
+        assert_eq!((kernels, calls.values().sum::<usize>()), (1, found), "{callee}");
+    }
+}
