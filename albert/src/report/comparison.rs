@@ -262,17 +262,17 @@ fn axes(runs: &[RunLog]) -> Vec<Axis> {
     axes
 }
 
-/// A panel for each figure, with its baseline as a line. A run has one color: evaluations are solid, training is thin.
+/// A panel for each figure, with its baseline as a line. A run has one color: evaluations are solid, and training is thin beside them.
 fn panels(runs: &[RunLog], axis: Axis) -> Vec<Panel> {
     let mut names: Vec<&String> = runs.iter().flat_map(|run| run.train.keys().chain(run.evaluation.keys())).collect();
     names.sort_by_key(|name| (rank(name), *name));
     names.dedup();
-    names.retain(|name| baseline(name).is_none_or(|(of, _)| !names_of(runs, of)));
+    names.retain(|name| baseline(name).is_none_or(|(of, _)| !has_figure(runs, of)));
     names.into_iter().map(|name| panel(runs, name, axis)).collect()
 }
 
 /// True if a run has the figure.
-fn names_of(runs: &[RunLog], name: &str) -> bool {
+fn has_figure(runs: &[RunLog], name: &str) -> bool {
     runs.iter().any(|run| run.train.contains_key(name) || run.evaluation.contains_key(name))
 }
 
@@ -282,8 +282,10 @@ fn panel(runs: &[RunLog], name: &str, axis: Axis) -> Panel {
         _ => format!("{}, {part}", run.name),
     };
     let mut curves = Vec::new();
+    let is_evaluated = runs.iter().any(|run| run.evaluation.contains_key(name));
+    let training = if is_evaluated { Line::Thin } else { Line::Solid };
     for (run, color) in runs.iter().zip(COLORS.into_iter().cycle()) {
-        let parts = [("training", Line::Thin, &run.train), ("evaluation", Line::Solid, &run.evaluation)];
+        let parts = [("training", training, &run.train), ("evaluation", Line::Solid, &run.evaluation)];
         for (part, line, figures) in parts {
             let Some(points) = figures.get(name) else { continue };
             let points = points.iter().map(|(place, value)| (axis.of(run, *place), *value)).collect();

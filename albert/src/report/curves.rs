@@ -175,7 +175,7 @@ fn plot(
         }
         match curve.line {
             Line::Solid => chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?,
-            Line::Thin => chart.draw_series(LineSeries::new(points, color.mix(0.5).stroke_width(1)))?,
+            Line::Thin => chart.draw_series(LineSeries::new(points, color.mix(0.65).stroke_width(1)))?,
             Line::Dashed => chart.draw_series(DashedLineSeries::new(points, 6, 4, color.stroke_width(1)))?,
         };
     }
