@@ -5,10 +5,12 @@
 //! tape, so layers also serve operations and models written with [`crate::ops`]; [`Value`] holds it.
 
 mod layers;
+mod net;
 mod training;
 mod value;
 
 pub use crate::ops::LayerNorm;
-pub use layers::{Embedding, Linear, Module, module};
+pub use layers::{Embedding, Linear, Module};
+pub use net::module;
 pub use training::Training;
 pub use value::{Graph, Value};
