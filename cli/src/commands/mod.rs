@@ -3,6 +3,7 @@
 pub(crate) mod ablate;
 pub(crate) mod answer;
 pub(crate) mod bench;
+mod books;
 pub(crate) mod classify;
 pub(crate) mod convert;
 pub(crate) mod data;
@@ -25,7 +26,6 @@ pub(crate) mod report;
 mod text;
 pub(crate) mod tokenizer;
 mod verify;
-mod word_order;
 
 use crate::output::tell;
 use albert::train::ComputeSettings;

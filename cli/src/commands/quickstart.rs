@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! text ── vocabulary, shards ── pre-training ──> model
-//!   └──── sentences, half of them shuffled ── fine-tuning of the model ──> classifier ── held-out sentences
+//!   └──── a few sentences with labels ── fine-tuning of the model ──> classifier ── held-out sentences
 //! ```
 //!
 //! The split is by document: vocabulary, pre-training and fine-tuning see the training documents alone, and every figure is
@@ -11,10 +11,9 @@
 //! OTHER` repeats the run to the bit.
 
 use super::{
-    data, deadline, finetune,
+    books, data, deadline, finetune,
     pretrain::{self, utf8},
     text, with_precision,
-    word_order::{self, Example, LABELS},
 };
 use crate::{
     output::{program, results, tell},
@@ -30,7 +29,7 @@ use albert::{
     finetune::{
         DataFiles, DataSource, Examples, FinetuneRecipe, FinetuneSources, Loaded, Prediction, Predictor, Task, TaskName,
     },
-    pretrain::{PretrainRecipe, PretrainSummary},
+    pretrain::PretrainRecipe,
     report::{RunLog, sections, write_html},
     tasks::Text,
     tokenizer::{self, Tokenizer, TrainerConfig},
@@ -54,9 +53,7 @@ static TASK_RECIPE: &str = include_str!("quickstart-task.toml");
 /// Pieces of the vocabulary.
 const VOCABULARY: usize = 4096;
 /// Share of the time after which pre-training ends.
-const PRETRAINING: f64 = 0.7;
-/// Share of the time left that steps of fine-tuning are planned for: their speed is that of pre-training, per token.
-const CAUTION: f64 = 0.8;
+const PRETRAINING: f64 = 0.88;
 /// Held-out sentences to show.
 const SHOWN: usize = 5;
 
@@ -131,10 +128,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (recipe, deadline, StartMode::New)
     };
     let outcome = pretrain::train(&recipe, folder, mode, device.clone(), arguments.profile, deadline, &stop)?;
-    let Outcome::Finished(summary) = &outcome else { return Ok(pretrain::finish(&outcome, folder)) };
-    let left = (started + budget).saturating_duration_since(Instant::now()).as_secs_f64();
+    let Outcome::Finished(_) = &outcome else { return Ok(pretrain::finish(&outcome, folder)) };
     let place = folder.display();
-    match classifier(arguments, folder, &device, (summary, recipe.seed), left, &stop)? {
+    match classifier(arguments, folder, &device, recipe.seed, &stop)? {
         Ending::Shown => {}
         Ending::Stopped => {
             tell!("resume with: {} quickstart --resume -o {place}", program());
@@ -149,7 +145,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     write_html(&page, "quickstart", &sections(&[first?, second?]))?;
     let program = program();
     tell!("{} in all; curves and settings: {}", duration(started.elapsed().as_secs_f64()), page.display());
-    tell!("next: {program} classify --model {place}/classifier \"They house up the went to of God.\"");
+    tell!(
+        "next: {program} classify --model {place}/classifier \"He was buried with his fathers in the city of David.\""
+    );
     tell!("      {program} fill-mask --model {place} \"He went out of the [MASK].\"");
     tell!("      {program} finetune classify --model {place} --train FILE.tsv -o runs/mine    columns: text, label");
     Ok(ExitCode::SUCCESS)
@@ -160,9 +158,8 @@ fn prepare(folder: &Path, cpu: &Cpu) -> Result<()> {
     tell!("1. vocabulary of {VOCABULARY} pieces, from the training documents");
     let split = SplitSettings::default();
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let [training, held_out] = [Side::Train, Side::HeldOut].map(|side| sentences(&split, side));
-    let (training, held_out) = (training?, held_out?);
-    let tokenizer = train_tokenizer(cpu, &training)?;
+    let [training, held_out] = documents(&split)?;
+    let tokenizer = train_tokenizer(cpu, &training.concat())?;
     let json = tokenizer.to_json()?;
     write_atomically(folder.join("tokenizer.json"), |out| out.write_all(json.as_bytes()))?;
     tell!("2. data: documents to shards, one document in ten held out");
@@ -177,7 +174,7 @@ fn prepare(folder: &Path, cpu: &Cpu) -> Result<()> {
         )
     })?;
     data::report(&index);
-    word_order::write(&folder.join("task"), &word_order::splits(&training, &held_out))
+    books::write(&folder.join("task"), &books::splits(&training, &held_out))
 }
 
 /// Returns an error if the folder is not empty.
@@ -194,17 +191,19 @@ fn expect_free(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sentences of the documents on one side of the split.
-fn sentences(split: &SplitSettings, side: Side) -> Result<Vec<String>> {
+/// Sentences of the training documents and of the held-out ones.
+fn documents(split: &SplitSettings) -> Result<[Vec<Vec<String>>; 2]> {
     let mut splitter = Splitter::new(split);
-    let mut sentences = Vec::new();
+    let [mut training, mut held_out] = [vec![], vec![]];
     for document in Documents::new(vec![text::all()], &CorpusSettings::default())? {
         let document = document?;
-        if splitter.assign(document.content_hash()) == side {
-            sentences.extend(document.sentences().map(str::to_owned));
+        let sentences = document.sentences().map(str::to_owned).collect();
+        match splitter.assign(document.content_hash()) {
+            Side::Train => training.push(sentences),
+            Side::HeldOut => held_out.push(sentences),
         }
     }
-    Ok(sentences)
+    Ok([training, held_out])
 }
 
 /// Trains a vocabulary on `lines`.
@@ -220,17 +219,15 @@ enum Ending {
     Diverged(String),
 }
 
-/// Fine-tunes the model in `folder` to find sentences out of order, within `left` seconds, and prints what it makes of held-out
-/// ones.
+/// Fine-tunes the model in `folder` to tell which book a sentence is from, and prints its predictions for held-out sentences.
 fn classifier(
     arguments: &Arguments,
     folder: &Path,
     device: &Device,
-    (pretrained, seed): (&PretrainSummary, u64),
-    left: f64,
+    seed: u64,
     stop: &Arc<AtomicBool>,
 ) -> Result<Ending> {
-    tell!("4. fine-tuning: are the words of a sentence in order, or scrambled?");
+    tell!("4. fine-tuning on a few labelled sentences: which book is a sentence from?");
     let (task, output) = (folder.join("task"), folder.join("classifier"));
     let name: TaskName = "classify".parse()?;
     let base = FinetuneRecipe::for_task(name, &ModelFolder::open(folder)?.config().config);
@@ -242,12 +239,6 @@ fn classifier(
     let mode = if arguments.resume { StartMode::Resume } else { StartMode::New };
     if mode == StartMode::Resume && own.exists() {
         recipe = FinetuneRecipe::from_toml(&fs::read_to_string(&own)?)?;
-    } else {
-        let most = recipe.steps(train.len())?.total;
-        let tokens = tokens_of(&train, folder)? / train.len() as f64 * recipe.batch.examples_per_step as f64;
-        let each = tokens * pretrained.seconds / pretrained.tokens.max(1) as f64;
-        let steps = if pretrained.seconds > 0.0 { (CAUTION * left / each) as u64 } else { most };
-        recipe = recipe.with("", &[format!("schedule.steps={}", steps.clamp(1, most))])?;
     }
     let sources_task = Task::new(name, problem, &recipe);
     let sources = FinetuneSources { task: &sources_task, train: &train, dev: dev.as_ref() };
@@ -262,24 +253,13 @@ fn classifier(
     Ok(Ending::Shown)
 }
 
-/// Tokens of the texts of `examples`, with the two specials of each.
-fn tokens_of(examples: &Examples, folder: &Path) -> Result<f64> {
-    let Examples::Texts(texts) = examples else { bail!("the task has texts") };
-    let tokenizer = Tokenizer::load(folder)?;
-    let mut tokens = 0;
-    for text in texts {
-        tokens += 2 + tokenizer.encode(&text.first)?.len();
-    }
-    Ok(tokens as f64)
-}
-
 /// Prints the predictions for the first held-out sentences, and the share that is right of all, next to that of a bag of words.
 fn show(classifier: &Path, device: &Device) -> Result<()> {
-    let split = SplitSettings::default();
-    let (training, held_out) = (sentences(&split, Side::Train)?, sentences(&split, Side::HeldOut)?);
-    let [train, _, test] = word_order::splits(&training, &held_out);
+    let [training, held_out] = documents(&SplitSettings::default())?;
+    let [train, _, test] = books::splits(&training, &held_out);
     let mut predictor = Predictor::load(&[classifier.to_owned()], device)?;
-    let text = |example: &Example| Text { id: String::new(), first: example.text.clone(), second: None, label: None };
+    let text =
+        |example: &books::Example| Text { id: String::new(), first: example.text.clone(), second: None, label: None };
     let predictions = predictor.predict(&Examples::Texts(test.iter().map(text).collect()))?;
     let labels = predictor.task().problem.labels().to_vec();
     let mut right = 0;
@@ -287,7 +267,7 @@ fn show(classifier: &Path, device: &Device) -> Result<()> {
     for (at, (example, prediction)) in test.iter().zip(&predictions).enumerate() {
         let Prediction::Class(probabilities) = prediction else { bail!("the classifier predicts classes") };
         let best = (0..labels.len()).max_by(|&a, &b| probabilities[a].total_cmp(&probabilities[b])).unwrap_or(0);
-        let is_right = labels[best] == LABELS[example.label];
+        let is_right = labels[best] == example.label();
         right += usize::from(is_right);
         if at < SHOWN {
             let verdict = if is_right { "right" } else { "wrong" };
@@ -296,10 +276,11 @@ fn show(classifier: &Path, device: &Device) -> Result<()> {
     }
     writeln!(
         out,
-        "right: {right} of {} sentences of held-out documents, {:.1} %; a bag of words: {:.1} %",
+        "right: {right} of {} sentences of held-out documents, {:.1} %; a bag of words from the same {} sentences: {:.1} %",
         test.len(),
         100.0 * right as f64 / test.len() as f64,
-        100.0 * word_order::bag_of_words(&train, &test)
+        train.len(),
+        100.0 * books::bag_of_words(&train, &test)
     )?;
     Ok(())
 }

@@ -160,7 +160,7 @@ fn every_command_accepts(world: &World, run: &str) {
     for arguments in [
         vec!["fill-mask", "--model", &run, "the [MASK] sings"],
         vec!["embed", "--model", &run, &text],
-        vec!["convert", &run, &converted],
+        vec!["convert", "--from", &run, "--to", &converted],
         vec!["info", &run],
         vec!["report", &run, "-o", &page],
         vec!["forward", "--model", &run, "--text", "rain falls", "-o", &tensors],
