@@ -174,7 +174,9 @@ fn prepare(folder: &Path, cpu: &Cpu) -> Result<()> {
         )
     })?;
     data::report(&index);
-    books::write(&folder.join("task"), &books::splits(&training, &held_out))
+    let task = folder.join("task");
+    books::write(&task, &books::splits(&training, &held_out))?;
+    Ok(write_atomically(task.join("recipe.toml"), |out| out.write_all(TASK_RECIPE.as_bytes()))?)
 }
 
 /// Returns an error if the folder is not empty.
