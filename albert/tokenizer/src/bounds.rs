@@ -18,7 +18,7 @@ use bounded_input as limits;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokenizers::normalizer::Range;
-use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::pattern::Pattern;
 use tokenizers::utils::SysRegex;
 use tokenizers::{NormalizedString, Normalizer};
@@ -37,6 +37,14 @@ const TRIE_NODE: usize = 320;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Limited(NormalizerWrapper);
+
+impl Limited {
+    /// Lower case, then the steps of `own`.
+    pub(super) fn lowercase_before(own: Option<Self>) -> Self {
+        let steps = [Some(NormalizerWrapper::Lowercase(Lowercase)), own.map(|own| own.0)];
+        Self(NormalizerWrapper::Sequence(Sequence::new(steps.into_iter().flatten().collect())))
+    }
+}
 
 thread_local! {
     /// Error of the last normalization on this thread; the library ignores it and continues with the partial text.
@@ -198,6 +206,9 @@ fn check_decoder(part: &Value) -> Result<(), String> {
 }
 
 fn check_model(model: &Value, bytes: usize) -> Result<(), String> {
+    if let Some(dropout) = model["dropout"].as_f64().filter(|&dropout| dropout != 0.0) {
+        return Err(format!("model.dropout is {dropout}, which makes ids random; expected 0 or null"));
+    }
     for key in ["continuing_subword_prefix", "end_of_word_suffix", "unk_token"] {
         let length = model[key].as_str().map_or(0, str::len);
         if length > LONGEST_PIECE {

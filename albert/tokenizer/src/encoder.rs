@@ -29,7 +29,7 @@ impl<'t> Encoder<'t> {
     /// As [`Tokenizer::encode`].
     pub fn encode_into(&mut self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let Self { tokenizer, scratch, cache } = self;
-        let Model::Unigram(model) = &tokenizer.model else {
+        let (Model::Unigram(model), None) = (&tokenizer.model, &tokenizer.added) else {
             return tokenizer.encode_into(text, out);
         };
         let vocabulary = &tokenizer.vocabulary;

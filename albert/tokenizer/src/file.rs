@@ -23,6 +23,7 @@ use base64::prelude::*;
 use bounded_input as limits;
 use serde_json::{Map, Value, json};
 
+use super::settings::Settings;
 use super::unigram::TextRules;
 use super::vocabulary::{Piece, PieceKind, SpecialIds};
 use super::{Cleaning, Model, Normalization, Tokenizer, TokenizerError};
@@ -102,8 +103,8 @@ pub(super) fn template([(cls, cls_id), (sep, sep_id)]: [(&str, Value); 2]) -> Va
 /// All keys but the model.
 fn frame(normalizers: Vec<Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
     let SpecialIds { pad, unk, cls, sep, mask } = tokenizer.specials();
-    let added: Vec<Value> =
-        [pad, unk, cls, sep, mask].map(|id| added_token(&json!(id), tokenizer.piece(id), id == mask)).into();
+    let special = [pad, unk, cls, sep, mask].map(|id| added_token(&json!(id), tokenizer.piece(id), id == mask));
+    let added: Vec<Value> = special.into_iter().chain(tokenizer.added_entries()).collect();
     let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
     let Value::Object(frame) = json!({
         "version": "1.0",
@@ -149,8 +150,9 @@ impl Tokenizer {
             "  \"model\": {{\"type\": \"Unigram\", \"unk_id\": {unk}, \"byte_fallback\": {bytes}, \"vocab\": ["
         )
         .expect("a string can be written to");
-        for (id, piece) in (0u32..).zip(self.pieces()) {
-            let comma = if (id as usize) + 1 < self.vocab_size() { "," } else { "" };
+        let trained = self.vocab_size() - self.added_entries().count();
+        for (id, piece) in (0u32..).zip(&self.pieces()[..trained]) {
+            let comma = if (id as usize) + 1 < trained { "," } else { "" };
             let score = match unigram.text {
                 TextRules::Own(_) => piece.score,
                 TextRules::SentencePiece { .. } if unigram.is_cut(id) => piece.score - 100.0,
@@ -178,6 +180,15 @@ impl Tokenizer {
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "clean_up_tokenization_spaces": false,
         });
+        if !self.frame.has_segments {
+            config["model_input_names"] = json!(["input_ids", "attention_mask"]);
+        }
+        if let Some(longest) = self.longest {
+            config["model_max_length"] = longest.into();
+        }
+        if self.cuts_left {
+            config["truncation_side"] = "left".into();
+        }
         let cleaning = self.cleaning().filter(|&cleaning| self.is_from_spiece() || cleaning != Cleaning::default());
         if self.is_from_spiece() {
             // For this program: the file with the rules.
@@ -203,8 +214,20 @@ impl Tokenizer {
         ];
         if self.is_from_spiece() {
             files.push(("spiece.model", self.to_spiece()?));
+            let ids = self
+                .added_entries()
+                .map(|token| (token["content"].as_str().unwrap_or_default().to_owned(), token["id"].clone()));
+            let ids: Map<String, Value> = ids.collect();
+            if !ids.is_empty() {
+                files.push(("added_tokens.json", json!(ids).to_string().into_bytes()));
+            }
         }
         Ok(files)
+    }
+
+    /// Added words of a unigram vocabulary, as in `added_tokens`.
+    fn added_entries(&self) -> impl Iterator<Item = Value> + '_ {
+        self.added.iter().flat_map(|added| added.entries.iter().cloned())
     }
 
     /// True if the rules are those of a SentencePiece model, which a `tokenizer.json` cannot express.
@@ -217,24 +240,19 @@ impl Tokenizer {
     /// # Errors
     /// The file is damaged or uses an unsupported feature.
     pub fn from_json(text: &str, path: &Path) -> Result<Self, TokenizerError> {
-        Self::from_json_with(text, path, Vec::new())
+        Self::from_json_with(text, path, &Settings::default())
     }
 
-    /// As [`Self::from_json`]; a BERT normalizer gets `changes`.
-    pub(super) fn from_json_with(
-        text: &str,
-        path: &Path,
-        changes: Vec<(&'static str, Value)>,
-    ) -> Result<Self, TokenizerError> {
+    /// As [`Self::from_json`]; the settings of the folder override a third-party file.
+    pub(super) fn from_json_with(text: &str, path: &Path, settings: &Settings) -> Result<Self, TokenizerError> {
         limits::check_json(text.as_bytes()).map_err(TokenizerError::json(path))?;
         let mut root: Value = serde_json::from_str(text).map_err(TokenizerError::json(path))?;
         let reader = Reader { path };
         let Some(cleaning) = own_cleaning(&root) else {
-            if changes.is_empty() || root["normalizer"]["type"] != "BertNormalizer" {
-                return Self::from_pipeline(text, root, path);
-            }
-            changes.into_iter().for_each(|(key, value)| root["normalizer"][key] = value);
-            return Self::from_pipeline(&root.to_string(), root, path);
+            return match settings.override_pipeline(&mut root) {
+                true => Self::from_pipeline(&root.to_string(), root, &settings.names, path),
+                false => Self::from_pipeline(text, root, &settings.names, path),
+            };
         };
         reader.check_word_marks(&root)?;
         let pieces = reader.pieces(&root)?;
@@ -242,9 +260,11 @@ impl Tokenizer {
     }
 }
 
-/// The cleaning of the normalizer list, if it is one of ours.
+/// The cleaning of the normalizer list, if it is one of ours; a file with another post-processor is not ours.
 fn own_cleaning(root: &Value) -> Option<Cleaning> {
-    cleaning_of(root, normalizers)
+    let ids = &root["post_processor"]["special_tokens"];
+    let own = template(["[CLS]", "[SEP]"].map(|piece| (piece, ids[piece]["ids"][0].clone())));
+    if root["post_processor"] == own { cleaning_of(root, normalizers) } else { None }
 }
 
 /// True if [`Tokenizer::to_json`] wrote the file from a `spiece.model`.

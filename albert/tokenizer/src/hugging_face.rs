@@ -14,12 +14,15 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use tokenizers::{DecoderWrapper, ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
+use tokenizers::{
+    DecoderWrapper, ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl, TruncationDirection,
+};
 
 use super::bounds::{Limited, check_pipeline, watched};
 use super::file::{added_token, is_written_from_spiece, template};
+use super::settings::{Names, Settings};
 use super::vocabulary::{Piece, PieceKind, Vocabulary};
-use super::{Encoding, Model, Tokenizer, TokenizerError};
+use super::{Encoding, Frame, Model, Tokenizer, TokenizerError};
 
 /// Options of a BERT `vocab.txt`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +56,8 @@ pub(super) struct HuggingFace {
 const SPARSE: usize = 16;
 
 impl Tokenizer {
-    /// A pipeline from the text of a `tokenizer.json` and its parsed value.
-    pub(super) fn from_pipeline(text: &str, root: Value, path: &Path) -> Result<Self, TokenizerError> {
+    /// A pipeline from the text of a `tokenizer.json` and its parsed value; `names` are those of special pieces.
+    pub(super) fn from_pipeline(text: &str, root: Value, names: &Names, path: &Path) -> Result<Self, TokenizerError> {
         let file = TokenizerError::file(path);
         let refuse =
             |reason: String| file(format!("not a tokenizer.json that Hugging Face's tokenizers can read ({reason})"));
@@ -63,6 +66,7 @@ impl Tokenizer {
         // Before the library allocates its own tree.
         drop(root);
         let mut pipeline: Pipeline = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        let cuts_left = pipeline.get_truncation().is_some_and(|how| how.direction == TruncationDirection::Left);
         pipeline.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
         pipeline.with_padding(None);
         pipeline.set_encode_special_tokens(specials_are_text);
@@ -80,37 +84,66 @@ impl Tokenizer {
             ids.insert(text.as_str().into(), id);
             pieces[id as usize] = Piece::new(text, 0.0, kind);
         }
-        let mut vocabulary = Vocabulary::with_ids(pieces, ids, None).map_err(TokenizerError::file(path))?;
+        let mut vocabulary = Vocabulary::with_ids(pieces, ids, None, names).map_err(TokenizerError::file(path))?;
         let unknown = vocabulary.specials.unk;
         vocabulary.pieces[unknown as usize].kind = PieceKind::Unknown;
-        Ok(Self { vocabulary, model: Model::HuggingFace(Box::new(HuggingFace { pipeline, specials_are_text })) })
+        let frame = frame_of(&pipeline).map_err(|problem| file(format!("post_processor: {problem}")))?;
+        let model = Model::HuggingFace(Box::new(HuggingFace { pipeline, specials_are_text }));
+        Ok(Self { frame, cuts_left, ..Self::new(vocabulary, model) })
     }
 
     /// Reads the content of a BERT `vocab.txt`, a piece a line; `path` is for messages.
     ///
     /// # Errors
-    /// If a piece is repeated or a special piece is missing.
+    /// If a special piece is missing.
     pub fn from_wordpiece(vocab: &str, how: WordPiece, path: &Path) -> Result<Self, TokenizerError> {
+        Self::wordpiece(vocab, how, &Settings::default(), path)
+    }
+
+    /// As [`Self::from_wordpiece`], with the settings of a folder.
+    pub(super) fn from_wordpiece_with(vocab: &str, settings: &Settings, path: &Path) -> Result<Self, TokenizerError> {
+        Self::wordpiece(vocab, settings.wordpiece(), settings, path)
+    }
+
+    fn wordpiece(vocab: &str, how: WordPiece, settings: &Settings, path: &Path) -> Result<Self, TokenizerError> {
         let in_file = |message: String| TokenizerError::file(path)(TokenizerError::Vocabulary(message));
-        let lines = vocab.strip_suffix('\n').unwrap_or(vocab).split('\n');
-        let mut ids = Map::new();
-        for (id, line) in lines.enumerate() {
+        let lines = vocab.trim_end_matches(['\n', '\r']).split('\n');
+        let (mut ids, mut count) = (Map::new(), 0);
+        let mut replaced = Vec::new();
+        // As in `transformers`, a repeated piece has the id of its last line.
+        for line in lines {
             let piece = line.strip_suffix('\r').unwrap_or(line);
-            if let Some(first) = ids.insert(piece.to_owned(), json!(id)) {
-                let first = first.as_u64().unwrap_or_default() + 1;
-                return Err(in_file(format!("line {} repeats line {first}, {piece:?}", id + 1)));
-            }
+            replaced.extend(ids.insert(piece.to_owned(), json!(count)));
+            count += 1;
         }
+        // The library numbers added words from the number of pieces on; cleaned text has no NUL.
+        ids.extend(replaced.into_iter().map(|id| (format!("\0{id}"), id)));
         let mut special_ids = Vec::new();
-        for special in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] {
+        for (usual, given) in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"].into_iter().zip(&settings.names) {
+            let special = given.as_deref().unwrap_or(usual);
             let Some(id) = ids.get(special) else {
                 return Err(in_file(format!("no line {special}; it is not a BERT vocabulary")));
             };
             special_ids.push((special, id.clone()));
         }
-        let pipeline = wordpiece_pipeline(ids, &special_ids, how);
-        Self::from_pipeline(&pipeline.to_string(), pipeline, path)
+        let mut pipeline = wordpiece_pipeline(ids, &special_ids, how);
+        settings.override_pipeline(&mut pipeline);
+        Self::from_pipeline(&pipeline.to_string(), pipeline, &settings.names, path)
     }
+}
+
+/// Special pieces that the post-processor adds.
+fn frame_of(pipeline: &Pipeline) -> Result<Frame, String> {
+    const MARKS: [u32; 2] = [u32::MAX, u32::MAX - 1];
+    let mark = |segment: u32| {
+        let token = tokenizers::Token::new(MARKS[segment as usize], String::new(), (0, 0));
+        tokenizers::Encoding::from_tokens(vec![token], segment)
+    };
+    let run = |pair: Option<tokenizers::Encoding>| {
+        pipeline.post_process(mark(0), pair, true).map_err(|error| error.to_string())
+    };
+    let (one, two) = (run(None)?, run(Some(mark(1)))?);
+    Frame::of_marks(MARKS, (one.get_ids(), one.get_type_ids()), (two.get_ids(), two.get_type_ids()))
 }
 
 /// The pipeline of `BertTokenizerFast`.
@@ -126,22 +159,24 @@ fn wordpiece_pipeline(ids: Map<String, Value>, special_ids: &[(&str, Value)], ho
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": template([2, 3].map(|at| special_ids[at].clone())),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+        "model": {"type": "WordPiece", "unk_token": special_ids[1].0, "continuing_subword_prefix": "##",
                   "max_input_chars_per_word": 100, "vocab": ids},
     })
 }
 
 impl HuggingFace {
+    /// Changes texts to lower case before the normalizer of the file.
+    pub(super) fn lowercase_first(&mut self) -> Result<(), TokenizerError> {
+        let own = self.pipeline.get_normalizer().cloned();
+        let changed = Limited::lowercase_before(own);
+        self.pipeline.with_normalizer(Some(changed)).map_err(failed("change the normalizer of", 0))?;
+        Ok(())
+    }
+
     /// The ids of `text` without those that the post-processor adds.
     pub(super) fn encode(&self, text: &str) -> Result<Encoding, TokenizerError> {
         let encoding = watched(|| self.pipeline.encode(text, false)).map_err(failed("encode", text.len()))?;
         Ok(Encoding { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
-    }
-
-    /// The ids of `text` with those that the post-processor adds.
-    pub(super) fn encode_single(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = watched(|| self.pipeline.encode(text, true)).map_err(failed("encode", text.len()))?;
-        Ok(encoding.get_ids().to_vec())
     }
 
     pub(super) fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {

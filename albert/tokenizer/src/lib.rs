@@ -34,6 +34,9 @@
 //! | `unigram.rs`      | text rules, lattice and digit-comma rule together                |
 //! | `encoder.rs`      | word cache for large texts                                       |
 //! | `load.rs`         | files and folders, recognized by content                         |
+//! | `settings.rs`     | settings of a folder: class, case, length, added words           |
+//! | `added.rs`        | words added to a unigram vocabulary                              |
+//! | `frame.rs`        | special pieces around a text and around a pair                   |
 //! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                  |
 //! | `sentencepiece/`  | SentencePiece: messages, normalizer, character map               |
 //! | `spiece.rs`       | `spiece.model` in and out                                        |
@@ -64,15 +67,18 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]
 
+mod added;
 mod bounds;
 mod clean;
 mod encoder;
 mod error;
 mod file;
+mod frame;
 mod hugging_face;
 mod lattice;
 mod load;
 mod sentencepiece;
+mod settings;
 mod spiece;
 mod train;
 mod trie;
@@ -87,10 +93,12 @@ use rayon::prelude::*;
 pub use clean::{Cleaned, Cleaning, Normalization};
 pub use encoder::Encoder;
 pub use error::TokenizerError;
+pub use frame::Frame;
 pub use hugging_face::WordPiece;
 pub use train::{Loss, LossKind, Progress, TrainerConfig, WordCounts, train, train_on_words};
 pub use vocabulary::{Piece, PieceKind, SPECIAL_PIECES, SpecialIds};
 
+use added::Added;
 use hugging_face::HuggingFace;
 use unigram::{TextRules, Unigram};
 use vocabulary::Vocabulary;
@@ -131,6 +139,13 @@ pub struct Encoding {
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     model: Model,
+    frame: Frame,
+    /// Words added to a unigram vocabulary.
+    added: Option<Box<Added>>,
+    /// Most tokens of a sequence, if the folder limits them.
+    longest: Option<usize>,
+    /// True if long texts lose their first pieces.
+    cuts_left: bool,
 }
 
 /// Segmentation of a text.
@@ -153,7 +168,46 @@ impl Tokenizer {
             vocabulary.find_word_starts();
         }
         let model = Unigram::new(&vocabulary, TextRules::Own(cleaning), DigitComma::default())?;
-        Ok(Self { vocabulary, model: Model::Unigram(Box::new(model)) })
+        Ok(Self::new(vocabulary, Model::Unigram(Box::new(model))))
+    }
+
+    /// A tokenizer with BERT's frame and no limits.
+    fn new(vocabulary: Vocabulary, model: Model) -> Self {
+        let frame = Frame::of_bert(vocabulary.specials.cls, vocabulary.specials.sep);
+        Self { vocabulary, model, frame, added: None, longest: None, cuts_left: false }
+    }
+
+    /// Special pieces around a text and around a pair.
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    /// Most tokens of a sequence, special pieces included, if the folder limits them (`model_max_length`).
+    pub fn longest(&self) -> Option<usize> {
+        self.longest
+    }
+
+    /// Truncates the pieces of a text to `most`: at its end, or at its start if the folder says so (`truncation_side`).
+    pub fn cut(&self, ids: &mut Vec<u32>, most: usize) {
+        match ids.len().saturating_sub(most) {
+            extra if self.cuts_left => drop(ids.drain(..extra)),
+            _ => ids.truncate(most),
+        }
+    }
+
+    /// Changes texts to lower case before all other rules.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Pipeline`] if a third-party tokenizer cannot do so, or a unigram vocabulary that keeps case.
+    pub fn lowercase_first(&mut self) -> Result<(), TokenizerError> {
+        let keeps_case = self.cleaning().is_some_and(|cleaning| !cleaning.lowercase);
+        match &mut self.model {
+            Model::HuggingFace(model) => model.lowercase_first(),
+            Model::Unigram(_) if keeps_case => Err(TokenizerError::Vocabulary(
+                "do_lower_case is true, but this tokenizer keeps case; expected one of them".to_owned(),
+            )),
+            Model::Unigram(_) => Ok(()),
+        }
     }
 
     /// Sets the rule for pieces such as `▁2010,`. Files do not contain the rule; third-party tokenizers do not have it.
@@ -214,6 +268,13 @@ impl Tokenizer {
         self.vocabulary.ids.get(piece).copied()
     }
 
+    /// True if a piece is special: one of [`Self::specials`], or a control piece.
+    pub fn is_special(&self, id: u32) -> bool {
+        let SpecialIds { pad, unk, cls, sep, mask } = self.specials();
+        let kind = self.vocabulary.pieces.get(id as usize).map(|piece| piece.kind);
+        [pad, unk, cls, sep, mask].contains(&id) || kind == Some(PieceKind::Control)
+    }
+
     /// The ids of the special pieces.
     pub fn specials(&self) -> SpecialIds {
         self.vocabulary.specials
@@ -258,8 +319,8 @@ impl Tokenizer {
     /// As [`Self::encode`].
     pub fn encode_into(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
         match &self.model {
-            Model::Unigram(model) => model.encode_into(&self.vocabulary, text, out),
-            Model::HuggingFace(model) => out.extend(model.encode(text)?.ids),
+            Model::Unigram(model) if self.added.is_none() => model.encode_into(&self.vocabulary, text, out),
+            _ => out.extend(self.encode_with_offsets(text)?.ids),
         }
         Ok(())
     }
@@ -269,29 +330,17 @@ impl Tokenizer {
     /// # Errors
     /// As [`Self::encode`].
     pub fn encode_with_offsets(&self, text: &str) -> Result<Encoding, TokenizerError> {
-        match &self.model {
-            Model::Unigram(model) => {
-                let mut encoding = Encoding::default();
-                model.encode_part(&self.vocabulary, text, 0, true, &mut encoding);
-                Ok(encoding)
-            }
-            Model::HuggingFace(model) => model.encode(text),
-        }
+        let mut encoding = Encoding::default();
+        self.encode_part(text, 0, true, &mut encoding)?;
+        Ok(encoding)
     }
 
-    /// `[CLS] text [SEP]`, or the result of the post-processor of a third-party tokenizer.
+    /// `[CLS] text [SEP]`, or what the post-processor of a third-party tokenizer makes of `text`.
     ///
     /// # Errors
     /// As [`Self::encode`].
     pub fn encode_single(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        if let Model::HuggingFace(model) = &self.model {
-            return model.encode_single(text);
-        }
-        let SpecialIds { cls, sep, .. } = self.specials();
-        let mut ids = vec![cls];
-        self.encode_into(text, &mut ids)?;
-        ids.push(sep);
-        Ok(ids)
+        Ok(self.frame.one(&self.encode(text)?))
     }
 
     /// Like [`Self::encode_with_offsets`], but `[MASK]` and the other special pieces typed in `text` are special (as always in
@@ -327,9 +376,26 @@ impl Tokenizer {
         opens_word: bool,
         encoding: &mut Encoding,
     ) -> Result<(), TokenizerError> {
-        match &self.model {
-            Model::Unigram(model) => model.encode_part(&self.vocabulary, part, from, opens_word, encoding),
-            Model::HuggingFace(model) => {
+        match (&self.model, &self.added) {
+            (Model::Unigram(model), None) => model.encode_part(&self.vocabulary, part, from, opens_word, encoding),
+            (Model::Unigram(model), Some(added)) => {
+                for (bytes, word) in added.split(part) {
+                    let Some(id) = word else {
+                        let opens_word = opens_word || bytes.start > 0;
+                        model.encode_part(
+                            &self.vocabulary,
+                            &part[bytes.clone()],
+                            from + bytes.start,
+                            opens_word,
+                            encoding,
+                        );
+                        continue;
+                    };
+                    encoding.ids.push(id);
+                    encoding.offsets.push((from + bytes.start, from + bytes.end));
+                }
+            }
+            (Model::HuggingFace(model), _) => {
                 let found = model.encode(part)?;
                 encoding.ids.extend(found.ids);
                 encoding.offsets.extend(found.offsets.into_iter().map(|(start, end)| (from + start, from + end)));

@@ -3,27 +3,18 @@
 //! The content decides the kind of a file: JSON (ours if this crate writes its normalizer, otherwise run by Hugging Face's
 //! library), a SentencePiece model, or a BERT vocabulary. The order in a model folder is `tokenizer.json`, `spiece.model` (or
 //! Google's `30k-clean.model`), `vocab.txt`; the last two are swapped if `tokenizer_config.json` names a BERT class, the first
-//! two if its `ids_by` names the `spiece.model` (as [`Tokenizer::to_files`] writes it). `do_lower_case`, `keep_accents`,
-//! `strip_accents` and `tokenize_chinese_chars` of that file apply.
+//! two if its `ids_by` names the `spiece.model` (as [`Tokenizer::to_files`] writes it). The other settings of the folder apply
+//! (`settings.rs`); a class that another file than `tokenizer.json` cannot express is refused.
 
 use std::path::Path;
 
 use bounded_input as limits;
+
 use serde_json::Value;
 
-use super::{Cleaning, Tokenizer, TokenizerError, WordPiece};
-
-/// Content of `tokenizer_config.json`.
-#[derive(Debug, Default)]
-struct Settings {
-    is_bert: bool,
-    /// Our own key: the `tokenizer.json` is an approximation of the `spiece.model`.
-    by_spiece: bool,
-    lowercase: Option<bool>,
-    keep_accents: Option<bool>,
-    strip_accents: Option<bool>,
-    split_chinese: Option<bool>,
-}
+use super::added::Added;
+use super::settings::{Class, Settings};
+use super::{Frame, Model, PieceKind, SpecialIds, Tokenizer, TokenizerError};
 
 impl Tokenizer {
     /// Loads a `tokenizer.json`, a `spiece.model`, a `vocab.txt`, or one of these from a model folder.
@@ -34,9 +25,9 @@ impl Tokenizer {
         if !path.is_dir() {
             return Self::from_file(path, &Settings::default());
         }
-        let settings = Settings::read(&path.join("tokenizer_config.json"))?;
+        let settings = Settings::of_folder(path)?;
         let mut names = ["tokenizer.json", "spiece.model", "30k-clean.model", "vocab.txt"];
-        if settings.is_bert {
+        if settings.class == Class::Bert {
             names[1..].rotate_right(1);
         } else if settings.by_spiece {
             names.swap(0, 1);
@@ -53,16 +44,62 @@ impl Tokenizer {
 
     fn from_file(path: &Path, settings: &Settings) -> Result<Self, TokenizerError> {
         let bytes = limits::read(path, limits::LARGEST_FILE).map_err(cannot_read(path))?;
-        match kind_of(&bytes) {
-            Kind::Json(text) => Self::from_json_with(text, path, settings.bert_normalizer()),
-            Kind::Spiece => Self::from_spiece(&bytes, settings.cleaning(), path),
-            Kind::Vocabulary(text) => Self::from_wordpiece(text, settings.wordpiece(), path),
+        let tokenizer = match kind_of(&bytes) {
+            Kind::Json(text) => Self::from_json_with(text, path, settings)?,
+            Kind::Spiece => {
+                settings.expect_class(Class::Albert, path)?;
+                Self::from_spiece(&bytes, settings.cleaning(), path)?
+            }
+            Kind::Vocabulary(text) => {
+                settings.expect_class(Class::Bert, path)?;
+                Self::from_wordpiece_with(text, settings, path)?
+            }
             Kind::Other => {
                 let what = limits::mistaken(&bytes).unwrap_or("it is damaged or another kind of file");
                 let problem = format!("neither a tokenizer.json, a spiece.model nor a BERT vocab.txt; {what}");
-                Err(TokenizerError::file(path)(problem))
+                return Err(TokenizerError::file(path)(problem));
+            }
+        };
+        tokenizer.with_settings(settings).map_err(TokenizerError::file(path))
+    }
+
+    /// The tokenizer with the names, the added words and the limits of a folder.
+    fn with_settings(mut self, settings: &Settings) -> Result<Self, String> {
+        let frame_is_own = matches!(self.model, Model::Unigram(_));
+        self.vocabulary.rename(&settings.names)?;
+        if frame_is_own {
+            let SpecialIds { cls, sep, .. } = self.specials();
+            self.frame = Frame::of_bert(cls, sep);
+            let is_new = |token: &&Value| token["content"].as_str().is_some_and(|word| self.id(word).is_none());
+            let new: Vec<Value> = settings.added.iter().filter(is_new).cloned().collect();
+            self.add(new)?;
+        }
+        for token in &settings.added {
+            let (Some(word), Some(id)) = (token["content"].as_str(), token["id"].as_u64()) else { continue };
+            let found = self.id(word).map(u64::from);
+            if found != Some(id) {
+                return Err(format!("the added token {word:?} has id {id}, but the vocabulary makes it {found:?}"));
             }
         }
+        self.frame.has_segments &= !settings.no_segments;
+        self.longest = settings.longest;
+        self.cuts_left = settings.cuts_left.unwrap_or(self.cuts_left);
+        Ok(self)
+    }
+
+    /// Adds words to a unigram vocabulary.
+    fn add(&mut self, entries: Vec<Value>) -> Result<(), String> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let lowercase = self.cleaning().is_some_and(|cleaning| cleaning.lowercase);
+        let added = Added::new(entries, &self.vocabulary, lowercase)?;
+        for token in &added.entries {
+            let kind = if token["special"] == true { PieceKind::Control } else { PieceKind::Unused };
+            self.vocabulary.push(token["content"].as_str().unwrap_or_default(), kind);
+        }
+        self.added = Some(Box::new(added));
+        Ok(())
     }
 }
 
@@ -87,56 +124,5 @@ fn kind_of(bytes: &[u8]) -> Kind<'_> {
         // The first field of a model is a piece: field 1, a message.
         _ if bytes.first() == Some(&0x0a) => Kind::Spiece,
         _ => Kind::Other,
-    }
-}
-
-impl Settings {
-    fn read(path: &Path) -> Result<Self, TokenizerError> {
-        let bytes = match limits::read(path, limits::LARGEST_SETTINGS) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(source) => return Err(cannot_read(path)(source)),
-        };
-        limits::check_json(&bytes).map_err(TokenizerError::json(path))?;
-        let root: Value = serde_json::from_slice(&bytes).map_err(TokenizerError::json(path))?;
-        let flag = |key: &str| match &root[key] {
-            Value::Null => Ok(None),
-            Value::Bool(value) => Ok(Some(*value)),
-            other => Err(TokenizerError::file(path)(format!("{key}: expected true or false, found {other}"))),
-        };
-        Ok(Self {
-            is_bert: root["tokenizer_class"].as_str().is_some_and(|class| class.starts_with("Bert")),
-            by_spiece: root["ids_by"] == "spiece.model",
-            lowercase: flag("do_lower_case")?,
-            keep_accents: flag("keep_accents")?,
-            strip_accents: flag("strip_accents")?,
-            split_chinese: flag("tokenize_chinese_chars")?,
-        })
-    }
-
-    fn cleaning(&self) -> Cleaning {
-        let strip_accents = !self.keep_accents.unwrap_or(false);
-        Cleaning { lowercase: self.lowercase.unwrap_or(true), strip_accents, ..Cleaning::default() }
-    }
-
-    fn wordpiece(&self) -> WordPiece {
-        let usual = WordPiece::default();
-        WordPiece {
-            lowercase: self.lowercase.unwrap_or(usual.lowercase),
-            strip_accents: self.strip_accents,
-            split_chinese: self.split_chinese.unwrap_or(usual.split_chinese),
-        }
-    }
-
-    /// Overrides of a BERT normalizer by the settings: `transformers` applies them over `tokenizer.json`.
-    fn bert_normalizer(&self) -> Vec<(&'static str, Value)> {
-        [
-            ("lowercase", self.lowercase),
-            ("strip_accents", self.strip_accents),
-            ("handle_chinese_chars", self.split_chinese),
-        ]
-        .into_iter()
-        .filter_map(|(key, value)| Some((key, Value::Bool(value?))))
-        .collect()
     }
 }

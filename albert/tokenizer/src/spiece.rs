@@ -32,7 +32,7 @@ impl Tokenizer {
         let normalizer = Normalizer::new(&file, &file.pieces, cleaning).map_err(&wrong)?;
         let text = TextRules::SentencePiece { normalizer: Box::new(normalizer), file: Box::new(file) };
         let model = Unigram::new(&vocabulary, text, DigitComma::default()).map_err(&in_file)?;
-        Ok(Self { vocabulary, model: Model::Unigram(Box::new(model)) })
+        Ok(Self::new(vocabulary, Model::Unigram(Box::new(model))))
     }
 
     /// The content of a `spiece.model`: the file that the tokenizer was read from; for our own vocabularies, the same pieces

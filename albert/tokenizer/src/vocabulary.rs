@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use unicode_normalization::char::is_combining_mark;
 use unicode_script::{Script, UnicodeScript};
 
+use super::settings::{Names, ROLES};
 use super::{TokenizerError, WORD_MARK};
 
 /// Bytes of the longest text in a file: a piece, a prefix, a replacement.
@@ -134,16 +135,20 @@ impl Vocabulary {
         let Some(unknown) = unknown else {
             return fail("no unknown piece (<unk>); characters outside the vocabulary would have no id".into());
         };
-        Self::with_ids(pieces, ids, Some(unknown))
+        Self::with_ids(pieces, ids, Some(unknown), &Names::default())
     }
 
-    /// Pieces with their ids; `unknown` is the id of the unknown piece, if not found by name.
+    /// Pieces with their ids; `unknown` is the id of the unknown piece, if not found by name. `given` names special pieces.
     pub(super) fn with_ids(
         pieces: Vec<Piece>,
         ids: HashMap<Box<str>, u32>,
         unknown: Option<u32>,
+        given: &Names,
     ) -> Result<Self, TokenizerError> {
         let special = |index: usize| {
+            if let Some(&id) = given[index].as_deref().and_then(|name| ids.get(name)) {
+                return Ok(id);
+            }
             let (role, names) = NAMES[index];
             names.iter().find_map(|&name| ids.get(name).copied()).ok_or_else(|| {
                 let names = names.join(" or ");
@@ -171,6 +176,28 @@ impl Vocabulary {
     /// Applies the rule for all scripts.
     pub(super) fn find_word_starts(&mut self) {
         self.word_start = self.pieces.iter().map(|piece| is_word_start(&piece.text, continues_word)).collect();
+    }
+
+    /// Makes the pieces called `names` the special ones; those without a name stay.
+    ///
+    /// # Errors
+    /// A name that is not a piece.
+    pub(super) fn rename(&mut self, names: &Names) -> Result<(), String> {
+        let SpecialIds { pad, unk, cls, sep, mask } = &mut self.specials;
+        for ((id, name), role) in [pad, unk, cls, sep, mask].into_iter().zip(names).zip(ROLES) {
+            if let Some(name) = name {
+                let found = self.ids.get(name.as_str());
+                *id = *found.ok_or_else(|| format!("{role} is {name:?}, which the vocabulary lacks"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a piece that no search produces.
+    pub(super) fn push(&mut self, text: &str, kind: PieceKind) {
+        self.ids.insert(text.into(), self.pieces.len() as u32);
+        self.pieces.push(Piece::new(text, 0.0, kind));
+        self.word_start.push(true);
     }
 
     /// Additional checks of our own vocabularies: names of the special pieces, no piece across words.

@@ -13,7 +13,7 @@ use albert::{
     tokenizer::{self, Cleaning, Loss, LossKind, Normalization, Progress, Tokenizer, TrainerConfig},
     train::Worker,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use engine::io::{check_output, limits::text::STANDARD_INPUT, write_atomically};
 use serde_json::{Value, json};
