@@ -6,6 +6,8 @@
 //! pooler    tanh(x_cls·Wᵀ + b)
 //! normalize v / ‖v‖₂, so that a dot product is a cosine
 //! ```
+//! and the other poolings of sentence-transformers; several are joined. A folder of it may also set a prompt before each text,
+//! the length, lower case and the number of columns ([`crate::sentence`]).
 //!
 //! Texts are run in batches of similar length within a token budget, without padding. A text longer than the model's
 //! positions is truncated, and counted. Mean pooling is that of Reimers & Gurevych 2019, section 3.
@@ -31,10 +33,25 @@ const BUDGET: usize = 4096;
 pub struct Embedder {
     loaded: LoadedModel,
     tokenizer: Tokenizer,
-    pooling: Pooling,
+    poolings: Vec<Pooling>,
     normalize: bool,
     /// Most tokens of a text, specials included.
     longest: usize,
+    /// Settings of a folder of sentence-transformers.
+    sentences: Option<SentenceSettings>,
+    /// Text before every text.
+    prompt: String,
+    /// Tokens at the start that are not pooled.
+    skipped: usize,
+}
+
+/// Choice of the text before every text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prompt<'a> {
+    /// A prompt of the folder by name.
+    Named(&'a str),
+    /// This text.
+    Text(&'a str),
 }
 
 /// Vectors of texts.
@@ -57,15 +74,63 @@ impl Embedder {
     pub fn load(folder: &Path, pooling: Option<Pooling>, device: Device) -> Result<Self, InferenceError> {
         let sentences = SentenceSettings::of_folder(folder)?;
         let files = ModelFolder::open(sentences.as_ref().map_or(folder, |settings| &settings.model))?;
-        let of_folder = sentences.as_ref().map(|settings| settings.pooling);
-        let pooling = pooling.or(of_folder).unwrap_or(Pooling::Mean);
-        let tokenizer = files.tokenizer()?;
-        let heads = if pooling == Pooling::Pooler { Heads::MODEL } else { Heads::ENCODER };
+        let of_folder = sentences.as_ref().map(|settings| settings.poolings.clone());
+        let poolings = pooling.map(|pooling| vec![pooling]).or(of_folder).unwrap_or_else(|| vec![Pooling::Mean]);
+        let mut tokenizer = files.tokenizer()?;
+        if sentences.as_ref().is_some_and(|settings| settings.lowercase) {
+            tokenizer.lowercase_first()?;
+        }
+        let heads = if poolings.contains(&Pooling::Pooler) { Heads::MODEL } else { Heads::ENCODER };
         let (loaded, _) = LoadedModel::new(&files, heads, Workspace::new(device))?;
         let positions = loaded.model.config().max_position_embeddings;
-        let longest = sentences.as_ref().and_then(|settings| settings.longest).unwrap_or(positions);
-        let normalize = sentences.is_some_and(|settings| settings.normalize);
-        Ok(Self { loaded, tokenizer, pooling, normalize, longest: longest.clamp(2, positions) })
+        let longest = sentences.as_ref().and_then(|settings| settings.longest).or(tokenizer.longest());
+        let (longest, around) = (longest.unwrap_or(positions).min(positions), tokenizer.frame().around_one());
+        if longest < around {
+            let problem = format!("{longest} tokens at most, but the tokenizer adds {around} to every text");
+            return Err(InferenceError::Input(format!("{}: {problem}; raise max_seq_length", folder.display())));
+        }
+        let normalize = sentences.as_ref().is_some_and(|settings| settings.normalize);
+        let (prompt, skipped) = (String::new(), 0);
+        let mut embedder = Self { loaded, tokenizer, poolings, normalize, longest, sentences, prompt, skipped };
+        if let Some(name) = embedder.sentences.as_ref().and_then(|settings| settings.default_prompt.clone()) {
+            embedder.set_prompt(Prompt::Named(&name))?;
+        }
+        Ok(embedder)
+    }
+
+    /// Sets the text before every text; without it, that is the default prompt of a folder of sentence-transformers.
+    ///
+    /// # Errors
+    /// The folder has no prompt of this name, or the tokenizer failed.
+    pub fn set_prompt(&mut self, prompt: Prompt<'_>) -> Result<(), InferenceError> {
+        let text = match (prompt, &self.sentences) {
+            (Prompt::Text(text), _) => text,
+            (Prompt::Named(name), settings) => {
+                let found = settings.as_ref().and_then(|settings| settings.prompt(name));
+                let names = settings.as_ref().map_or("none".to_owned(), SentenceSettings::prompt_names);
+                found.ok_or_else(|| {
+                    InferenceError::Input(format!("the model has no prompt {name:?}; its prompts are: {names}"))
+                })?
+            }
+        };
+        let is_pooled = self.sentences.as_ref().is_none_or(|settings| settings.include_prompt);
+        self.skipped = 0;
+        if !is_pooled && !text.is_empty() {
+            let ids = self.sequence(self.tokenizer.encode(text)?).0;
+            let ends_special = ids.last().is_some_and(|&id| self.tokenizer.is_special(id));
+            self.skipped = ids.len() - usize::from(ends_special);
+        }
+        self.prompt = text.to_owned();
+        Ok(())
+    }
+
+    /// Pieces of a text as the model's input, and whether it was truncated.
+    fn sequence(&self, mut ids: Vec<u32>) -> (Vec<u32>, bool) {
+        let frame = self.tokenizer.frame();
+        let room = self.longest - frame.around_one();
+        let is_truncated = ids.len() > room;
+        self.tokenizer.cut(&mut ids, room);
+        (frame.one(&ids), is_truncated)
     }
 
     /// Kernel timings; empty until profiling is switched on.
@@ -81,31 +146,35 @@ impl Embedder {
         Ok(self.loaded.set_precision(precision)?)
     }
 
-    /// Width of a vector, H.
+    /// Width of a vector: H for each pooling, or the columns that the folder keeps.
     pub fn width(&self) -> usize {
-        self.loaded.model.config().hidden_size
+        let full = self.full_width();
+        self.sentences.as_ref().and_then(|settings| settings.width).unwrap_or(full).min(full)
     }
 
-    /// Embeds `texts`. `normalize`, or the folder, scales each vector to length 1 (a zero vector is left as it is).
+    fn full_width(&self) -> usize {
+        self.loaded.model.config().hidden_size * self.poolings.len()
+    }
+
+    /// Embeds `texts`. The folder may scale each vector to length 1 before it drops columns, `normalize` does so after it (a zero
+    /// vector is left as it is).
     ///
     /// # Errors
     /// A vector is not finite, or the engine failed.
     pub fn embed<T: AsRef<str> + Sync>(&mut self, texts: &[T], normalize: bool) -> Result<Embedded, InferenceError> {
-        let (width, longest) = (self.width(), self.longest);
-        let normalize = normalize || self.normalize;
-        let specials = self.tokenizer.specials();
-        let mut truncated = 0;
-        let sequences: Vec<Vec<u32>> = self
-            .tokenizer
-            .encode_batch(texts)?
-            .into_iter()
-            .map(|ids| {
-                let room = longest - 2;
-                truncated += usize::from(ids.len() > room);
-                [&[specials.cls], &ids[..ids.len().min(room)], &[specials.sep]].concat()
-            })
-            .collect();
-        let mut order: Vec<usize> = (0..texts.len()).collect();
+        let width = self.full_width();
+        let prompted: Vec<String> = match self.prompt.as_str() {
+            "" => Vec::new(),
+            prompt => texts.iter().map(|text| format!("{prompt}{}", text.as_ref())).collect(),
+        };
+        let encoded = match prompted.is_empty() {
+            true => self.tokenizer.encode_batch(texts)?,
+            false => self.tokenizer.encode_batch(&prompted)?,
+        };
+        let (sequences, cut): (Vec<Vec<u32>>, Vec<bool>) = encoded.into_iter().map(|ids| self.sequence(ids)).unzip();
+        let truncated = cut.into_iter().filter(|&cut| cut).count();
+        // A text without tokens has a zero vector.
+        let mut order: Vec<usize> = (0..texts.len()).filter(|&text| !sequences[text].is_empty()).collect();
         // A stable sort: the batches of the same texts are always the same.
         order.sort_by_key(|&text| sequences[text].len());
         let mut vectors = vec![0.0; texts.len() * width];
@@ -125,15 +194,17 @@ impl Embedder {
             rest = &rest[count..];
         }
         check_finite(&vectors, width, &self.loaded.params, |text| format!("the embedding of text {}", text + 1))?;
-        if normalize {
-            for vector in vectors.chunks_exact_mut(width) {
-                let norm = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
-                if norm > 0.0 {
-                    vector.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
-                }
-            }
+        if self.normalize {
+            scale_to_one(&mut vectors, width);
         }
-        Ok(Embedded { vectors, width, truncated })
+        let kept = self.width();
+        if kept < width {
+            vectors = vectors.chunks_exact(width).flat_map(|vector| &vector[..kept]).copied().collect();
+        }
+        if normalize {
+            scale_to_one(&mut vectors, kept);
+        }
+        Ok(Embedded { vectors, width: kept, truncated })
     }
 
     /// Vectors of one batch, `[B, H]`.
@@ -146,35 +217,57 @@ impl Embedder {
             *end += ids.len() as u32;
             Some(*end)
         }));
-        let pooling = self.pooling;
+        let (poolings, skipped) = (&self.poolings, self.skipped);
         self.loaded.infer(|model, tape| {
             let tokens = Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &offsets };
             let inputs = Inputs::new(tape, tokens)?;
             let x = model.encode(tape, &inputs, &ForwardOptions::evaluation(tape))?; // [T, H]
             let width = model.config().hidden_size;
-            if pooling == Pooling::Pooler {
+            if poolings.contains(&Pooling::Pooler) {
                 let pooler = model.pooler().expect("the model was loaded with its pooler");
                 return Ok(pooler.forward(tape, &x, &inputs.first_tokens)?.value().to_vec()?);
             }
             let x = x.value().to_vec()?;
             let rows = offsets.windows(2).flat_map(|pair| {
                 let tokens = &x[pair[0] as usize * width..pair[1] as usize * width];
-                match pooling {
-                    Pooling::Mean => mean(tokens, width),
-                    Pooling::Cls | Pooling::Pooler => tokens[..width].to_vec(),
-                }
+                poolings.iter().flat_map(move |&pooling| pooled(tokens, width, pooling, skipped))
             });
             Ok(rows.collect())
         })
     }
 }
 
-/// Mean of rows, accumulated in f64.
-fn mean(rows: &[f32], width: usize) -> Vec<f32> {
-    let mut sums = vec![0.0f64; width];
-    for row in rows.chunks_exact(width) {
-        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+/// One vector of the rows `tokens` without the first `skipped`; zeros if no row is left.
+fn pooled(tokens: &[f32], width: usize, pooling: Pooling, skipped: usize) -> Vec<f32> {
+    let rows = || tokens.chunks_exact(width).enumerate().skip(skipped);
+    let average = |weight: fn(usize) -> f64, divisor: fn(f64) -> f64| {
+        let (mut sums, mut total) = (vec![0.0f64; width], 0.0);
+        for (at, row) in rows() {
+            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += weight(at) * f64::from(x));
+            total += weight(at);
+        }
+        let divisor = divisor(total).max(f64::MIN_POSITIVE);
+        sums.into_iter().map(|sum| (sum / divisor) as f32).collect()
+    };
+    match pooling {
+        Pooling::Mean => average(|_| 1.0, |count| count),
+        Pooling::MeanSqrtLen => average(|_| 1.0, f64::sqrt),
+        Pooling::WeightedMean => average(|at| (at + 1) as f64, |sum| sum),
+        Pooling::Cls | Pooling::Pooler => rows().next().map_or(&tokens[..width], |(_, row)| row).to_vec(),
+        Pooling::LastToken => rows().last().map_or(vec![0.0; width], |(_, row)| row.to_vec()),
+        Pooling::Max => rows()
+            .map(|(_, row)| row.to_vec())
+            .reduce(|most, row| most.iter().zip(row).map(|(&a, b)| a.max(b)).collect())
+            .unwrap_or_else(|| vec![0.0; width]),
     }
-    let count = (rows.len() / width) as f64;
-    sums.into_iter().map(|sum| (sum / count) as f32).collect()
+}
+
+/// Scales each vector to length 1; a zero vector is left as it is.
+fn scale_to_one(vectors: &mut [f32], width: usize) {
+    for vector in vectors.chunks_exact_mut(width) {
+        let norm = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+        if norm > 0.0 {
+            vector.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+        }
+    }
 }

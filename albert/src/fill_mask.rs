@@ -60,9 +60,7 @@ impl MaskFiller {
     /// The text has no `[MASK]` or is longer than the model's positions, a score is not finite, or the engine failed.
     pub fn fill(&mut self, text: &str, top: usize) -> Result<Vec<Vec<Candidate>>, InferenceError> {
         let specials = self.tokenizer.specials();
-        let mut ids = vec![specials.cls];
-        ids.extend(self.tokenizer.encode_with_specials(text)?.ids);
-        ids.push(specials.sep);
+        let ids = self.tokenizer.frame().one(&self.tokenizer.encode_with_specials(text)?.ids);
         let masked: Vec<u32> =
             (0..).zip(&ids).filter(|&(_, &id)| id == specials.mask).map(|(position, _)| position).collect();
         if masked.is_empty() {

@@ -1,12 +1,13 @@
-//! Folders of sentence-transformers: a model, and what becomes of its token vectors.
+//! Folders of sentence-transformers: a model, and how its token vectors become one vector.
 //!
 //! ```text
-//! modules.json              the steps: Transformer, Pooling, and perhaps Normalize; each with its folder
-//! 1_Pooling/config.json     pooling_mode_mean_tokens, pooling_mode_cls_token, ..: the one that is true; or pooling_mode
-//! sentence_bert_config.json max_seq_length: tokens of a text, specials included
+//! modules.json                      the steps: Transformer, Pooling, and perhaps Normalize; each with its folder
+//! 1_Pooling/config.json             pooling_mode, or pooling_mode_mean_tokens, ..; include_prompt
+//! sentence_bert_config.json         max_seq_length: tokens of a text, specials included; do_lower_case
+//! config_sentence_transformers.json prompts, default_prompt_name, truncate_dim
 //! ```
 //!
-//! Limits: other steps (Dense, CNN, ..) and poolings (max, weighted, last token) are refused by name.
+//! Source: sentence-transformers 6.2. Limits: other steps (Dense, CNN, ..) are refused by name.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +16,21 @@ use engine::{EngineError, io::create_dir_synced};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::folder_keys;
 use crate::loaded::InferenceError;
 
-const MODULES: &str = "modules.json";
-const LIMITS: &str = "sentence_bert_config.json";
+pub(crate) const MODULES: &str = "modules.json";
+/// Names of the file with the length, in the order of precedence.
+pub(crate) const LIMITS: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+pub(crate) const PROMPTS: &str = "config_sentence_transformers.json";
 const POOLING: &str = "1_Pooling";
 const CONFIG: &str = "config.json";
 
@@ -31,19 +43,47 @@ pub enum Pooling {
     Cls,
     /// The pooler's output for the first token.
     Pooler,
+    /// The greatest value of each column.
+    Max,
+    /// The sum of all tokens over the square root of their number.
+    MeanSqrtLen,
+    /// The mean of all tokens, each weighted by its position from 1.
+    WeightedMean,
+    /// The last token.
+    LastToken,
 }
+
+/// Names in `pooling_mode`, those in `pooling_mode_*`, in the order in which several are joined.
+const POOLINGS: [(&str, &str, Pooling); 6] = [
+    ("cls", "cls_token", Pooling::Cls),
+    ("max", "max_tokens", Pooling::Max),
+    ("mean", "mean_tokens", Pooling::Mean),
+    ("mean_sqrt_len_tokens", "mean_sqrt_len_tokens", Pooling::MeanSqrtLen),
+    ("weightedmean", "weightedmean_tokens", Pooling::WeightedMean),
+    ("lasttoken", "lasttoken", Pooling::LastToken),
+];
 
 /// Settings of sentence vectors in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentenceSettings {
     /// Folder of the model.
     pub model: PathBuf,
-    /// Pooling.
-    pub pooling: Pooling,
+    /// Poolings, whose results are joined.
+    pub poolings: Vec<Pooling>,
+    /// False if the tokens of the prompt are not pooled.
+    pub include_prompt: bool,
     /// True if vectors are scaled to unit length.
     pub normalize: bool,
     /// Most tokens of a text, specials included.
     pub longest: Option<usize>,
+    /// True if texts are changed to lower case before the tokenizer.
+    pub lowercase: bool,
+    /// Prompts by name, in the order of the file.
+    pub prompts: Vec<(String, String)>,
+    /// Name of the prompt before texts for which none is chosen.
+    pub default_prompt: Option<String>,
+    /// Number of columns that are kept.
+    pub width: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -53,14 +93,68 @@ struct Module {
     kind: String,
 }
 
+impl Module {
+    /// The class without its Python module.
+    fn name(&self) -> &str {
+        self.kind.rsplit('.').next().unwrap_or(&self.kind)
+    }
+}
+
 fn read(path: &Path) -> Result<Value, InferenceError> {
     let text = limits::read_text(path, limits::LARGEST_SETTINGS);
     let text = text.map_err(|error| EngineError::io(path, "read the settings of sentences", error))?;
+    limits::check_json(text.as_bytes()).map_err(|error| wrong(path, &format!("not JSON: {error}")))?;
     serde_json::from_str(&text).map_err(|error| wrong(path, &format!("not JSON: {error}")))
 }
 
 fn wrong(path: &Path, problem: &str) -> InferenceError {
     InferenceError::Input(format!("{}: {problem}", path.display()))
+}
+
+/// A value of `config` that is `null` or missing, or else of the kind that `of` accepts.
+fn optional<T>(
+    path: &Path,
+    config: &Value,
+    key: &str,
+    expected: &str,
+    of: impl Fn(&Value) -> Option<T>,
+) -> Result<Option<T>, InferenceError> {
+    match &config[key] {
+        Value::Null => Ok(None),
+        value => match of(value) {
+            Some(value) => Ok(Some(value)),
+            None => Err(wrong(path, &format!("`{key}` is {value}; expected {expected}"))),
+        },
+    }
+}
+
+/// A number of at least 1.
+fn count(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_u64()?).ok().filter(|&count| count > 0)
+}
+
+/// The modules of `folder` as `modules.json` lists them; `None` without that file.
+fn modules(folder: &Path) -> Result<Option<Vec<Module>>, InferenceError> {
+    let path = folder.join(MODULES);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let modules: Vec<Module> = serde_json::from_value(read(&path)?)
+        .map_err(|error| wrong(&path, &format!("{error}; expected a list of modules")))?;
+    for Module { path: of_module, .. } in &modules {
+        if Path::new(of_module).components().any(|part| !matches!(part, std::path::Component::Normal(_))) {
+            return Err(wrong(&path, &format!("`path` is {of_module:?}; expected a folder inside this one")));
+        }
+    }
+    Ok(Some(modules))
+}
+
+/// Folders of the modules of sentence-transformers in `folder` by path, that of the model first; empty without
+/// `modules.json`.
+pub(crate) fn module_folders(folder: &Path) -> Result<Vec<String>, InferenceError> {
+    let modules = modules(folder)?.unwrap_or_default();
+    let (model, others): (Vec<_>, Vec<_>) = modules.into_iter().partition(|module| module.name() == "Transformer");
+    Ok(model.into_iter().take(1).chain(others).map(|module| module.path).collect())
 }
 
 impl SentenceSettings {
@@ -69,64 +163,128 @@ impl SentenceSettings {
     /// # Errors
     /// A file is damaged, or asks for a step or a pooling that is not known here.
     pub fn of_folder(folder: &Path) -> Result<Option<Self>, InferenceError> {
+        let Some(modules) = modules(folder)? else { return Ok(None) };
         let path = folder.join(MODULES);
-        if !path.is_file() {
-            return Ok(None);
-        }
-        let modules: Vec<Module> = serde_json::from_value(read(&path)?)
-            .map_err(|error| wrong(&path, &format!("{error}; expected a list of modules")))?;
-        let mut found = Self { model: folder.to_owned(), pooling: Pooling::Mean, normalize: false, longest: None };
-        let mut kinds = vec![];
-        for Module { path: of_module, kind } in &modules {
-            let name = kind.rsplit('.').next().unwrap_or(kind);
-            match name {
-                "Transformer" => found.model = folder.join(of_module),
-                "Pooling" => found.pooling = pooling(&folder.join(of_module).join(CONFIG))?,
+        let mut found = Self {
+            model: folder.to_owned(),
+            poolings: vec![Pooling::Mean],
+            include_prompt: true,
+            normalize: false,
+            longest: None,
+            lowercase: false,
+            prompts: Vec::new(),
+            default_prompt: None,
+            width: None,
+        };
+        for module in &modules {
+            let config = folder.join(&module.path).join(CONFIG);
+            match module.name() {
+                _ if !module.kind.starts_with("sentence_transformers.") => {
+                    let problem = "expected a class of sentence_transformers; code in the folder is not run";
+                    return Err(wrong(&path, &format!("module {}: {problem}", module.kind)));
+                }
+                "Transformer" => found.model = folder.join(&module.path),
+                "Pooling" => (found.poolings, found.include_prompt) = pooling(&config)?,
                 "Normalize" => found.normalize = true,
                 _ => {
-                    let problem = format!("module {kind}: expected Transformer, Pooling and Normalize alone");
+                    let problem = format!("module {}: expected Transformer, Pooling and Normalize alone", module.kind);
                     return Err(wrong(&path, &problem));
                 }
             }
-            kinds.push(name);
         }
+        let kinds: Vec<&str> = modules.iter().map(Module::name).collect();
         if !matches!(kinds[..], ["Transformer", "Pooling"] | ["Transformer", "Pooling", "Normalize"]) {
             let problem =
                 format!("modules {}: expected Transformer, Pooling, Normalize in this order", kinds.join(", "));
             return Err(wrong(&path, &problem));
         }
-        let limits = found.model.join(LIMITS);
-        if limits.is_file() {
-            let longest = read(&limits)?["max_seq_length"].as_u64();
-            found.longest = longest.and_then(|longest| usize::try_from(longest).ok());
+        if found.model != folder.join("") {
+            // The files of the root; those of the model are checked where it is opened.
+            folder_keys::check(folder)?;
         }
+        found.read_limits()?;
+        found.read_prompts(&folder.join(PROMPTS))?;
         Ok(Some(found))
+    }
+
+    fn read_limits(&mut self) -> Result<(), InferenceError> {
+        let paths = LIMITS.map(|name| self.model.join(name));
+        let Some(path) = paths.iter().find(|path| path.is_file()) else { return Ok(()) };
+        let config = read(path)?;
+        self.longest = optional(path, &config, "max_seq_length", "a number of tokens", count)?;
+        self.lowercase = optional(path, &config, "do_lower_case", "true or false", Value::as_bool)?.unwrap_or(false);
+        Ok(())
+    }
+
+    fn read_prompts(&mut self, path: &Path) -> Result<(), InferenceError> {
+        if !path.is_file() {
+            return Ok(());
+        }
+        let config = read(path)?;
+        let text = |value: &Value| Some(if value.is_null() { String::new() } else { value.as_str()?.to_owned() });
+        let all = |value: &Value| {
+            let prompts = value.as_object()?.iter();
+            prompts.map(|(name, prompt)| Some((name.clone(), text(prompt)?))).collect::<Option<Vec<_>>>()
+        };
+        self.prompts = optional(path, &config, "prompts", "texts by name", all)?.unwrap_or_default();
+        self.default_prompt = optional(path, &config, "default_prompt_name", "a name", text)?;
+        self.width = optional(path, &config, "truncate_dim", "a number of columns", count)?;
+        match &self.default_prompt {
+            Some(name) if self.prompt(name).is_none() => {
+                Err(wrong(path, &format!("`default_prompt_name` is {name:?}; expected one of {}", self.prompt_names())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The prompt called `name`; sentence-transformers adds empty ones for "query" and "document".
+    pub fn prompt(&self, name: &str) -> Option<&str> {
+        let own = self.prompts.iter().find(|(known, _)| known == name).map(|(_, prompt)| prompt.as_str());
+        own.or_else(|| ["query", "document"].contains(&name).then_some(""))
+    }
+
+    /// The names of the prompts, for messages.
+    pub fn prompt_names(&self) -> String {
+        let names: Vec<&str> = self.prompts.iter().map(|(name, _)| name.as_str()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     }
 }
 
-/// The pooling that the file asks for.
-fn pooling(path: &Path) -> Result<Pooling, InferenceError> {
+/// The poolings that the file asks for, and whether the prompt is pooled.
+fn pooling(path: &Path) -> Result<(Vec<Pooling>, bool), InferenceError> {
     let config = read(path)?;
-    let modes: Vec<String> = match &config["pooling_mode"] {
-        Value::String(mode) => vec![mode.clone()],
+    let modes: Vec<&str> = match &config["pooling_mode"] {
+        Value::String(mode) => vec![mode],
+        Value::Array(modes) => modes.iter().map(|mode| mode.as_str().unwrap_or("?")).collect(),
         _ => {
-            let entries = config.as_object().into_iter().flatten();
-            let chosen = entries.filter(|(name, value)| name.starts_with("pooling_mode_") && **value == json!(true));
-            chosen.map(|(name, _)| name.trim_start_matches("pooling_mode_").to_owned()).collect()
+            let of = |(mode, key, _): &(&'static str, &str, Pooling)| {
+                (config[format!("pooling_mode_{key}")] == true).then_some(*mode)
+            };
+            POOLINGS.iter().filter_map(of).collect()
         }
     };
-    match modes.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["mean" | "mean_tokens"] => Ok(Pooling::Mean),
-        ["cls" | "cls_token"] => Ok(Pooling::Cls),
-        _ => Err(wrong(path, &format!("pooling {}: expected mean or cls alone", modes.join(" and ")))),
-    }
+    let known = |mode: &&str| POOLINGS.iter().find(|(name, key, _)| name == mode || key == mode).map(|found| found.2);
+    let found: Option<Vec<Pooling>> = modes.iter().map(known).collect();
+    let other = config.as_object().into_iter().flatten().find(|(key, value)| {
+        let name = key.strip_prefix("pooling_mode_").unwrap_or("cls_token");
+        **value == true && POOLINGS.iter().all(|(_, key, _)| *key != name)
+    });
+    let found = match (found, other) {
+        (Some(found), None) => found,
+        (_, other) => {
+            let mode = other.map_or(modes.join(" and "), |(key, _)| key.clone());
+            return Err(wrong(path, &format!("pooling {mode}: expected {}", POOLINGS.map(|known| known.0).join(", "))));
+        }
+    };
+    let include_prompt = optional(path, &config, "include_prompt", "true or false", Value::as_bool)?.unwrap_or(true);
+    Ok((if found.is_empty() { vec![Pooling::Mean] } else { found }, include_prompt))
 }
 
 /// Writes to the model in `folder`, with vectors of `width`, what makes it one of sentence-transformers; returns the names of the
 /// files.
 ///
 /// # Errors
-/// `pooling` is the pooler's, which sentence-transformers does not have, or a file cannot be written.
+/// `pooling` is neither the mean nor `[CLS]`, or a file cannot be written.
 pub fn write_sentence_settings(
     folder: &Path,
     width: usize,
@@ -134,8 +292,8 @@ pub fn write_sentence_settings(
     normalize: bool,
     longest: usize,
 ) -> Result<Vec<String>, InferenceError> {
-    if pooling == Pooling::Pooler {
-        return Err(InferenceError::Input("sentence-transformers pools by mean or cls, not by the pooler".into()));
+    if !matches!(pooling, Pooling::Mean | Pooling::Cls) {
+        return Err(InferenceError::Input(format!("folders are written with mean or cls pooling, not {pooling:?}")));
     }
     let module = |idx: usize, path: &str, kind: &str| json!({ "idx": idx, "name": idx.to_string(), "path": path, "type": format!("sentence_transformers.models.{kind}") });
     let mut modules = vec![module(0, "", "Transformer"), module(1, POOLING, "Pooling")];
@@ -153,7 +311,7 @@ pub fn write_sentence_settings(
     create_dir_synced(folder.join(POOLING))?;
     let files = [
         (format!("{POOLING}/{CONFIG}"), pooling),
-        (LIMITS.to_owned(), json!({ "max_seq_length": longest, "do_lower_case": false })),
+        (LIMITS[0].to_owned(), json!({ "max_seq_length": longest, "do_lower_case": false })),
         // Last: it makes the folder one of sentence-transformers.
         (MODULES.to_owned(), Value::Array(modules)),
     ];
@@ -174,8 +332,9 @@ mod tests {
             assert_eq!(SentenceSettings::of_folder(folder.path()).unwrap(), None);
             let files = write_sentence_settings(folder.path(), 8, pooling, normalize, 99).unwrap();
             assert_eq!(files, ["1_Pooling/config.json", "sentence_bert_config.json", "modules.json"]);
-            let expected = SentenceSettings { model: folder.path().join(""), pooling, normalize, longest: Some(99) };
-            assert_eq!(SentenceSettings::of_folder(folder.path()).unwrap(), Some(expected));
+            let found = SentenceSettings::of_folder(folder.path()).unwrap().unwrap();
+            assert_eq!((found.model.clone(), &found.poolings[..]), (folder.path().join(""), &[pooling][..]));
+            assert_eq!((found.normalize, found.longest, found.include_prompt), (normalize, Some(99), true));
         }
         let folder = tempfile::tempdir().unwrap();
         assert!(write_sentence_settings(folder.path(), 8, Pooling::Pooler, false, 99).is_err());
@@ -189,10 +348,19 @@ mod tests {
             std::fs::write(folder.path().join(name), text).unwrap();
             SentenceSettings::of_folder(folder.path()).unwrap_err().to_string()
         };
-        let error = said("1_Pooling/config.json", r#"{"pooling_mode_max_tokens": true}"#);
-        assert!(error.ends_with("config.json: pooling max_tokens: expected mean or cls alone"), "{error}");
-        let error = said("1_Pooling/config.json", r#"{"pooling_mode": "lasttoken"}"#);
-        assert!(error.ends_with("pooling lasttoken: expected mean or cls alone"), "{error}");
+        let error = said("1_Pooling/config.json", r#"{"pooling_mode_median_tokens": true}"#);
+        assert!(error.contains("config.json: pooling pooling_mode_median_tokens: expected cls, max, mean,"), "{error}");
+        let error = said("1_Pooling/config.json", r#"{"pooling_mode": ["cls", "attention"]}"#);
+        assert!(error.contains("pooling cls and attention: expected cls, max, mean,"), "{error}");
+        std::fs::write(folder.path().join("1_Pooling/config.json"), r#"{"pooling_mode": "mean"}"#).unwrap();
+        let error = said(PROMPTS, r#"{"prompts": {"a": "b: "}, "default_prompt_name": "c"}"#);
+        assert!(error.ends_with("`default_prompt_name` is \"c\"; expected one of a"), "{error}");
+        let error = said(PROMPTS, r#"{"truncate_dim": 0}"#);
+        assert!(error.ends_with("`truncate_dim` is 0; expected a number of columns"), "{error}");
+        let error = said("modules.json", r#"[{"path": "../x", "type": "sentence_transformers.models.Transformer"}]"#);
+        assert!(error.contains("`path` is \"../x\"; expected a folder inside this one"), "{error}");
+        let error = said("modules.json", r#"[{"path": "", "type": "custom_st.Transformer"}]"#);
+        assert!(error.contains("module custom_st.Transformer: expected a class of sentence_transformers"), "{error}");
         let error = said("modules.json", r#"[{"path": "", "type": "sentence_transformers.models.Dense"}]"#);
         assert!(error.contains("module sentence_transformers.models.Dense: expected Transformer"), "{error}");
         assert!(said("modules.json", "[]").contains("in this order"));

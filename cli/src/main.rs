@@ -33,6 +33,9 @@ struct Cli {
     /// Print no messages: results and errors alone
     #[arg(short, long, global = true)]
     quiet: bool,
+    /// Refuse a model folder with keys that are not known, instead of naming them in a note
+    #[arg(long, global = true)]
+    strict: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -121,6 +124,10 @@ fn run() -> Result<ExitCode> {
     if cli.quiet {
         output::be_quiet();
     }
+    albert::folder_keys::on_remark(match cli.strict {
+        true => output::refuse_remark,
+        false => output::note_remark,
+    });
     match cli.command {
         Command::Quickstart(arguments) => commands::quickstart::run(&arguments),
         Command::Tokenizer(command) => commands::tokenizer::run(&command),

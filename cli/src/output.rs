@@ -17,11 +17,15 @@
 use anyhow::Context;
 use engine::io::{AtomicFile, check_output};
 use std::{
+    collections::BTreeSet,
     fmt,
     io::{self, BufWriter, ErrorKind, Write},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -313,4 +317,19 @@ mod tests {
         let full = results().explain::<()>(Err(ErrorKind::StorageFull.into()), ()).unwrap_err();
         assert!(full.to_string().starts_with("cannot write to standard output: "), "{full}");
     }
+}
+
+/// Prints a remark about a third-party folder, once.
+pub(crate) fn note_remark(path: &Path, text: &str) -> Result<(), String> {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let note = format!("note: {}: {text}", path.display());
+    if SAID.lock().is_ok_and(|mut said| said.insert(note.clone())) {
+        tell!("{note}");
+    }
+    Ok(())
+}
+
+/// Refuses the folder for a remark (`--strict`).
+pub(crate) fn refuse_remark(_: &Path, text: &str) -> Result<(), String> {
+    Err(format!("{text} (--strict)"))
 }

@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use engine::EngineError;
-use engine::io::{AtomicFolder, FileDType, write_atomically};
+use engine::io::{AtomicFolder, FileDType, create_dir_synced, limits, write_atomically};
+use serde_json::Value;
 
 use super::CheckpointError;
 use super::model_folder::{LoadReport, ModelFolder};
 use super::save::{SaveFormat, save_model_as};
 use crate::config::{AlbertConfig, Family, Heads, TaskHead};
+use crate::sentence::{LIMITS, MODULES, PROMPTS, module_folders};
 
 /// Files of a tokenizer that are copied as they are.
 const TOKENIZER_FILES: [&str; 6] = [
@@ -56,12 +58,15 @@ pub struct Conversion {
     pub files: Vec<String>,
 }
 
-/// Converts the model at `from` (see [`ModelFolder::open`]) to the folder `to`.
+/// Converts the model at `from` (see [`ModelFolder::open`]) to the folder `to`; what makes it a folder of
+/// sentence-transformers is copied.
 ///
 /// # Errors
 /// The model cannot be read, or lacks tensors; `to` is in use; a file cannot be written. `to` is then as it was.
 pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conversion, CheckpointError> {
-    let mut model = ModelFolder::open(from)?;
+    let modules =
+        if from.is_dir() { module_folders(from).map_err(|error| in_folder(from, &error))? } else { Vec::new() };
+    let mut model = ModelFolder::open(&modules.first().map_or(from.to_owned(), |module| from.join(module)))?;
     if let Some(heads) = options.attention_heads {
         model = model.with_attention_heads(heads)?;
     }
@@ -72,7 +77,11 @@ pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conver
         values.insert(spec.name.clone(), data.to_vec());
         Ok(())
     })?;
-    let files = write(folder.path(), &model, heads, options.dtype, &values)?;
+    write(folder.path(), &model, heads, options.dtype, &values)?;
+    copy_sentences(from, folder.path(), &modules)?;
+    let mut files = Vec::new();
+    list(folder.path(), "", &mut files)?;
+    files.sort();
     folder.commit()?;
     let mut remarks = reading.notes;
     remarks.push(model.attention_heads_remark());
@@ -87,6 +96,64 @@ pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conver
     })
 }
 
+/// Copies what makes `from` a folder of sentence-transformers: prompts, modules and their folders, of which the first is the
+/// model's. The model itself is in `to`.
+fn copy_sentences(from: &Path, to: &Path, modules: &[String]) -> Result<(), CheckpointError> {
+    let Some((model, others)) = modules.split_first() else { return Ok(()) };
+    for name in std::iter::once(PROMPTS).chain(LIMITS) {
+        let of_model = if name == PROMPTS { from.to_owned() } else { from.join(model) };
+        copy(&of_model.join(name), &to.join(name))?;
+    }
+    for module in others {
+        create_dir_synced(to.join(module))?;
+        let mut files = Vec::new();
+        if from.join(module).is_dir() {
+            list(&from.join(module), "", &mut files)?;
+        }
+        for file in files {
+            let target = to.join(module).join(file.as_str());
+            create_dir_synced(target.parent().unwrap_or(to))?;
+            copy(&from.join(module).join(file.as_str()), &target)?;
+        }
+    }
+    let path = from.join(MODULES);
+    let text = limits::read_text(&path, limits::LARGEST_SETTINGS)
+        .map_err(|error| EngineError::io(&path, "read the modules", error))?;
+    let mut list: Vec<Value> = serde_json::from_str(&text).map_err(|error| in_folder(&path, &error))?;
+    list.iter_mut()
+        .filter(|module| module["path"] == model.as_str())
+        .take(1)
+        .for_each(|module| module["path"] = "".into());
+    Ok(write_atomically(to.join(MODULES), |out| Ok(serde_json::to_writer_pretty(out, &list)?))?)
+}
+
+fn in_folder(path: &Path, error: &impl std::fmt::Display) -> CheckpointError {
+    CheckpointError::Folder { path: path.to_owned(), problem: error.to_string() }
+}
+
+/// Copies a file, if there is one.
+fn copy(source: &Path, target: &Path) -> Result<(), EngineError> {
+    if !source.is_file() || target.exists() {
+        return Ok(());
+    }
+    let bytes = std::fs::read(source).map_err(|error| EngineError::io(source, "read the file", error))?;
+    write_atomically(target, |out| out.write_all(&bytes))
+}
+
+/// Appends the files of `folder` and the folders in it, as paths inside of it.
+fn list(folder: &Path, inside: &str, files: &mut Vec<String>) -> Result<(), EngineError> {
+    let entries = std::fs::read_dir(folder).map_err(|error| EngineError::io(folder, "list the folder", error))?;
+    for entry in entries.flatten() {
+        let name = format!("{inside}{}", entry.file_name().to_string_lossy());
+        // Links to folders are not followed: they may be circles.
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => list(&entry.path(), &format!("{name}/"), files)?,
+            _ => files.push(name),
+        }
+    }
+    Ok(())
+}
+
 /// Writes the model to `folder` and copies what belongs to its tokenizer.
 fn write(
     folder: &Path,
@@ -94,7 +161,7 @@ fn write(
     heads: Heads,
     dtype: FileDType,
     values: &BTreeMap<String, Vec<f32>>,
-) -> Result<Vec<String>, CheckpointError> {
+) -> Result<(), CheckpointError> {
     let reading = model.config();
     let labels = match heads.task.map(TaskHead::labels) {
         Some(count) if count == reading.labels.len() => &reading.labels[..],
@@ -104,15 +171,7 @@ fn write(
     save_model_as(folder, &reading.config, heads, format, |name| &values[name])?;
     let (google, ours) = GOOGLE_VOCABULARY;
     for (from, to) in TOKENIZER_FILES.map(|name| (name, name)).into_iter().chain([(google, ours)]) {
-        let (source, target) = (model.path().join(from), folder.join(to));
-        if source.is_file() && !target.exists() {
-            let bytes = std::fs::read(&source).map_err(|error| EngineError::io(&source, "read the file", error))?;
-            write_atomically(target, |out| out.write_all(&bytes))?;
-        }
+        copy(&model.path().join(from), &folder.join(to))?;
     }
-    let files = std::fs::read_dir(folder).map_err(|error| EngineError::io(folder, "list the folder", error))?;
-    let mut names: Vec<String> =
-        files.filter_map(|file| Some(file.ok()?.file_name().to_string_lossy().into_owned())).collect();
-    names.sort();
-    Ok(names)
+    Ok(())
 }

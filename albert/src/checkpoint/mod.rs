@@ -20,6 +20,7 @@
 mod convert;
 mod model_folder;
 mod names;
+mod remedy;
 mod save;
 mod state;
 mod stored;
@@ -41,6 +42,7 @@ use std::path::PathBuf;
 use engine::EngineError;
 
 use crate::config::ConfigError;
+use crate::tokenizer::TokenizerError;
 
 /// Error of reading or writing a model or a state.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,9 @@ pub enum CheckpointError {
     /// A file could not be read or written, or a tensor in it is missing or has the wrong shape.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The tokenizer cannot be loaded or does not fit the model.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// The configuration cannot be used.
     #[error("{}: {source}", path.display())]
     Config {
@@ -66,14 +71,16 @@ pub enum CheckpointError {
     },
     /// Tensors that the model needs are not in the file.
     #[error(
-        "{}: {} of the model's tensors are missing: {}; name the ones that may start fresh, or use a checkpoint that has them",
-        path.display(), names.len(), listed(names)
+        "{}: {} of the model's tensors are missing: {}; {}",
+        path.display(), names.len(), listed(names), missing_advice(prefix.as_deref())
     )]
     Missing {
         /// The file.
         path: PathBuf,
         /// Their names.
         names: Vec<String>,
+        /// Beginning of the names of the file, if that explains it.
+        prefix: Option<String>,
     },
     /// A tensor is there but does not hold what it must.
     #[error("{}: tensor {name}: {problem}", path.display())]
@@ -100,6 +107,16 @@ pub enum CheckpointError {
         /// Value now.
         now: String,
     },
+}
+
+fn missing_advice(prefix: Option<&str>) -> String {
+    match prefix {
+        None => "name the ones that may start fresh, or use a checkpoint that has them".to_owned(),
+        Some(prefix) => format!(
+            "the names of the file begin with \"{prefix}\", so that they belong to a larger model; save its encoder alone with \
+             save_pretrained, or rename the tensors"
+        ),
+    }
 }
 
 fn listed(names: &[String]) -> String {

@@ -8,12 +8,13 @@ use engine::io::limits;
 use engine::param::ParamInfo;
 use engine::{Cpu, EngineError, ParamStore};
 
-use super::CheckpointError;
 use super::stored::{Content, StoredTensor, stored_tensors};
 use super::weights::{Source, Weights};
+use super::{CheckpointError, remedy};
 use crate::config::{AlbertConfig, ConfigReading, Family, Heads, TaskHead};
+use crate::folder_keys;
 use crate::model::{Model, ModelError, parameters};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 
 pub(super) const CONFIG: &str = "config.json";
 const GOOGLE_CONFIGS: [&str; 2] = ["albert_config.json", "bert_config.json"];
@@ -54,6 +55,7 @@ impl ModelFolder {
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let (folder, index) = place(path)?;
         let (config_path, reading) = read_config(&folder)?;
+        folder_keys::check(&folder)?;
         let weights = match index {
             Some(index) => Weights::open_tensorflow(&index)?,
             None => open_weights(&folder)?,
@@ -75,9 +77,18 @@ impl ModelFolder {
     ///
     /// # Errors
     /// There is none, it is damaged, or it has more pieces than the model.
-    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+    pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
         let tokenizer = Tokenizer::load(&self.folder)?;
-        tokenizer.expect_vocab_size(self.reading.config.vocab_size)?;
+        let (rows, pieces) = (self.reading.config.vocab_size, tokenizer.vocab_size());
+        tokenizer.expect_vocab_size(rows)?;
+        // Rows up to a multiple of 8 are padding.
+        if rows > pieces && rows % 8 != 0 {
+            let text = format!(
+                "the model has {rows} rows of word embeddings and the tokenizer {pieces} pieces, so that the last rows are never \
+                 used; is added_tokens.json or another file of the tokenizer missing?"
+            );
+            folder_keys::remark(&self.folder, &text)?;
+        }
         Ok(tokenizer)
     }
 
@@ -197,7 +208,8 @@ impl ModelFolder {
             }
         }
         if !missing.is_empty() {
-            return Err(CheckpointError::Missing { path: self.weights.path().to_owned(), names: missing });
+            let prefix = self.weights.foreign_prefix();
+            return Err(CheckpointError::Missing { path: self.weights.path().to_owned(), names: missing, prefix });
         }
         for spec in &specs {
             let Some((first, others)) = self.weights.sources(&spec.name).split_first() else { continue };
@@ -322,26 +334,22 @@ fn place(path: &Path) -> Result<(PathBuf, Option<PathBuf>), CheckpointError> {
     }
     match path.extension().and_then(|extension| extension.to_str()) {
         _ if !path.exists() => {
-            let problem = format!("no such folder; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}");
+            let text = path.to_string_lossy();
+            let is_hub_id = path.is_relative() && !text.starts_with('.') && text.matches('/').count() <= 1;
+            let hint = match is_hub_id {
+                true => format!("; if it is a model of the Hugging Face hub: hf download {text} --local-dir FOLDER"),
+                false => String::new(),
+            };
+            let problem = format!("no such folder; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}");
             Err(no_model(path, problem))
         }
         Some("index") => Ok((folder, Some(path.to_owned()))),
-        Some("bin" | "pt" | "pth" | "h5" | "ckpt") => Err(no_model(path, unreadable(&path.to_string_lossy()))),
+        Some("safetensors") => Err(no_model(path, "this is a file; name the folder that holds it".to_owned())),
+        Some("bin" | "pt" | "pth" | "h5" | "ckpt" | "msgpack" | "onnx" | "gguf" | "ot") => {
+            Err(no_model(path, remedy::of_file(&path.file_name().unwrap_or_default().to_string_lossy())))
+        }
         _ => Err(no_model(path, format!("a folder with {CONFIG} and {WEIGHTS} was expected"))),
     }
-}
-
-/// Advice for a file that cannot be read.
-fn unreadable(name: &str) -> String {
-    let script = "python -c \"from transformers import AutoModelForPreTraining as M; \
-                  M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\"";
-    if name.ends_with(".h5") {
-        return format!("{name} holds the weights of Keras, which are not read here; convert them: {script}");
-    }
-    format!(
-        "{name} is a pickle, a program that runs when it is read, and is refused; where you trust it, convert it with \
-         transformers and the class that `architectures` names: {script}"
-    )
 }
 
 fn open_weights(folder: &Path) -> Result<Weights, CheckpointError> {
@@ -356,9 +364,7 @@ fn open_weights(folder: &Path) -> Result<Weights, CheckpointError> {
     if let Some(index) = tensorflow_index(folder)? {
         return Ok(Weights::open_tensorflow(&index)?);
     }
-    let other = ["pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5"];
-    let hint = other.into_iter().find(|name| folder.join(name).exists());
-    let hint = hint.map_or(String::new(), |name| format!("; {}", unreadable(name)));
+    let hint = remedy::of_folder(folder).map_or(String::new(), |advice| format!("; {advice}"));
     Err(no_model(folder, format!("no {WEIGHTS}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}")))
 }
 
@@ -415,8 +421,10 @@ fn read_config(folder: &Path) -> Result<(PathBuf, ConfigReading), CheckpointErro
             if let Some(problem) = unsaved_run(folder) {
                 return Err(no_model(folder, problem));
             }
+            let hint = remedy::of_folder(folder).map_or(String::new(), |advice| format!("; {advice}"));
             let problem = format!(
-                "no {CONFIG}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}, one of Google's {} and a checkpoint",
+                "no {CONFIG}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}, one of Google's {} and a \
+                 checkpoint{hint}",
                 GOOGLE_CONFIGS[0]
             );
             return Err(no_model(folder, problem));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A layer of a BERT is a group with one inner layer. Understood besides: names without the prefix of the base model (a
-//! saved `AlbertModel`), `module.` in front (saved from several GPUs), `gamma` and `beta` for the weight and bias of a
+//! saved `AlbertModel`), `module.`, `_orig_mod.` and `model.` in front (wrapped models), `gamma` and `beta` for the weight and bias of a
 //! LayerNorm. The MLM decoder is the word table under another name, its bias that of the head.
 //! Of Google's matrices those called `kernel` are `[in, out]`, all others `[out, in]` as everywhere here.
 
@@ -77,9 +77,20 @@ fn numbered(text: &str) -> Option<(usize, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
+/// Prefixes of programs that wrap a model: several GPUs, torch.compile, Lightning.
+const WRAPPERS: [&str; 3] = ["module.", "_orig_mod.", "model."];
+
+/// `name` without prefixes of wrappers.
+pub(super) fn without_wrappers(mut name: &str) -> &str {
+    while let Some(rest) = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)) {
+        name = rest;
+    }
+    name
+}
+
 /// Role of Hugging Face's tensor `name`.
 pub(super) fn hugging_face(name: &str) -> TensorRole {
-    let name = name.strip_prefix("module.").unwrap_or(name);
+    let name = without_wrappers(name);
     let modern = |old: &str, new: &str| name.strip_suffix(old).map(|rest| format!("{rest}{new}"));
     let name = modern(".gamma", ".weight").or_else(|| modern(".beta", ".bias")).unwrap_or_else(|| name.to_owned());
     let name = replaced(&name, &BERT_HEADS).unwrap_or(name);

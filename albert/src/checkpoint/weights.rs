@@ -141,6 +141,16 @@ impl Weights {
         self.sources.values().flatten()
     }
 
+    /// What stands before the name of the word embeddings, if it is no known prefix.
+    pub(super) fn foreign_prefix(&self) -> Option<String> {
+        let words = "embeddings.word_embeddings.weight";
+        let name = self.sources.values().flatten().map(|source| &source.name).find(|name| name.ends_with(words))?;
+        let before = name.strip_suffix(words)?;
+        (names::without_wrappers(before) != before || !matches!(before, "" | "albert." | "bert."))
+            .then(|| before.to_owned())
+            .filter(|_| self.find(&format!("albert.{words}")).is_none())
+    }
+
     /// The shape of a tensor, Linear weights `[out, in]`.
     pub(super) fn shape(&self, source: &Source) -> Vec<usize> {
         let mut shape = match &self.files {

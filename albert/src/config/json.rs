@@ -18,8 +18,10 @@ pub struct ConfigReading {
     pub config: AlbertConfig,
     /// Family of tensor names, `model_type`.
     pub family: Family,
-    /// Names of the labels of a task's head by their number (`id2label`); empty where the file has none.
+    /// Names of the labels of a task's head by their number (`id2label`, or else `label2id`); empty where the file has none.
     pub labels: Vec<String>,
+    /// Reason why the file's names of labels cannot be used.
+    pub labels_problem: Option<String>,
     /// Meaning of the scores of a sequence's head (`problem_type`), if the file states it.
     pub problem_type: Option<ProblemType>,
     /// The class that the file names first in `architectures`, such as `AlbertForMaskedLM`.
@@ -214,13 +216,14 @@ impl Reader {
             eos_token_id: self.count_or("eos_token_id", sep)?,
         };
         config.validate()?;
-        let labels = self.labels();
+        let (labels, labels_problem) = self.labels();
         let problem_type = self.problem_type()?;
         let ignored = self.keys.into_iter().map(|(key, _)| key).filter(|key| !SILENT.contains(&key.as_str())).collect();
         Ok(ConfigReading {
             config,
             family: self.family,
             labels,
+            labels_problem,
             problem_type,
             architecture,
             ignored,
@@ -275,13 +278,36 @@ impl Reader {
         }
     }
 
-    /// `id2label` in the order of its numbers; empty if it is not 0, 1, 2 and so on.
-    fn labels(&mut self) -> Vec<String> {
-        let Some(Value::Object(names)) = self.take("id2label") else { return Vec::new() };
-        (0..names.len())
-            .map(|at| Some(names.get(&at.to_string())?.as_str()?.to_owned()))
-            .collect::<Option<_>>()
-            .unwrap_or_default()
+    /// Names of the classes by number: of `id2label`, or else of `label2id`. The text says why they cannot be used.
+    fn labels(&mut self) -> (Vec<String>, Option<String>) {
+        let (by_id, by_name) = (self.take("id2label"), self.keys.get("label2id"));
+        let name_of = |value: &Value| match value {
+            Value::String(name) => Some(name.clone()),
+            // Python prints a number as JSON does.
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        let (key, pairs): (_, Vec<_>) = match (by_id, by_name) {
+            (Some(Value::Object(names)), _) => {
+                ("id2label", names.iter().map(|(id, name)| (id.trim().parse().ok(), name_of(name))).collect())
+            }
+            (None, Some(Value::Object(ids))) => {
+                let id = |id: &Value| id.as_u64().or_else(|| id.as_str()?.parse().ok());
+                ("label2id", ids.iter().map(|(name, at)| (id(at), Some(name.clone()))).collect())
+            }
+            _ => return Default::default(),
+        };
+        let mut labels = vec![None; pairs.len()];
+        for (id, name) in pairs {
+            if let Some(place) = id.and_then(|id: u64| labels.get_mut(usize::try_from(id).ok()?)) {
+                *place = name;
+            }
+        }
+        let count = labels.len();
+        match labels.into_iter().collect::<Option<Vec<String>>>() {
+            Some(labels) => (labels, None),
+            None => (Vec::new(), Some(format!("`{key}` does not name each class from 0 to {} once", count.max(1) - 1))),
+        }
     }
 
     fn problem_type(&mut self) -> Result<Option<ProblemType>, ConfigError> {
@@ -404,8 +430,14 @@ impl Reader {
                 }
                 Ok(Activation::GeluErf)
             }
-            (Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_tanh"), _) => Ok(Activation::GeluTanh),
-            (Some("gelu_erf"), _) => Ok(Activation::GeluErf),
+            // The last four are the same function, written in another way.
+            (
+                Some(
+                    "gelu_new" | "gelu_pytorch_tanh" | "gelu_tanh" | "gelu_fast" | "gelu_python_tanh" | "gelu_accurate",
+                ),
+                _,
+            ) => Ok(Activation::GeluTanh),
+            (Some("gelu_erf" | "gelu_python"), _) => Ok(Activation::GeluErf),
             (Some("relu"), _) => Ok(Activation::Relu),
             _ => Err(ConfigError::WrongType {
                 key: "hidden_act".to_owned(),

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use super::{Examples, FinetuneError};
 use crate::span::{self, GoldSpan, SpanFeature, SpanSettings};
 use crate::tasks::{Choice, Label, Problem, Question, Sequence, Tagged, Text};
-use crate::tokenizer::{SpecialIds, Tokenizer};
+use crate::tokenizer::{Frame, SpecialIds, Tokenizer};
 
 /// Model input and target made from an example.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,7 +120,7 @@ impl Content {
             Self::Options { passage, options, longest } => {
                 let option = &options[at];
                 let passage = &passage[..Self::room(passage.len(), option.len(), *longest)];
-                joined(passage, Some(option), specials)
+                joined(passage, Some(option), &Frame::of_bert(specials.cls, specials.sep))
             }
         }
     }
@@ -220,13 +220,28 @@ impl Featurizer<'_> {
         }
     }
 
+    /// Pieces of text that fit beside `around` special pieces.
+    fn room(&self, around: usize) -> Result<usize, FinetuneError> {
+        match self.max_sequence_length.checked_sub(around) {
+            Some(room @ 1..) => Ok(room),
+            _ => Err(FinetuneError::Data(format!(
+                "sequences have at most {} pieces, and the tokenizer adds {around}; raise text.max_sequence_length",
+                self.max_sequence_length
+            ))),
+        }
+    }
+
     fn text(&self, example: usize, text: &Text) -> Result<Made, FinetuneError> {
         let mut first = self.tokenizer.encode(&text.first)?;
         let mut second = text.second.as_ref().map(|second| self.tokenizer.encode(second)).transpose()?;
         let before = first.len() + second.as_ref().map_or(0, Vec::len);
         match &mut second {
-            None => first.truncate(self.max_sequence_length - 2),
-            Some(second) => cut_pair(&mut first, second, self.max_sequence_length - 3),
+            None => self.tokenizer.cut(&mut first, self.room(self.tokenizer.frame().around_one())?),
+            Some(second) => {
+                let [a, b] = cut_pair(first.len(), second.len(), self.room(self.tokenizer.frame().around_two())?);
+                self.tokenizer.cut(&mut first, a);
+                self.tokenizer.cut(second, b);
+            }
         }
         let truncated = before - first.len() - second.as_ref().map_or(0, Vec::len);
         let wrong = |problem: String| FinetuneError::Data(format!("example {:?}: {problem}", text.id));
@@ -242,7 +257,7 @@ impl Featurizer<'_> {
             }
             (_, Some(label)) => return Err(wrong(format!("label {label:?} is not one of the classes"))),
         };
-        let sequence = joined(&first, second.as_deref(), self.tokenizer.specials());
+        let sequence = joined(&first, second.as_deref(), self.tokenizer.frame());
         Ok((vec![Feature { example, content: Content::One(sequence), target }], truncated))
     }
 
@@ -255,6 +270,12 @@ impl Featurizer<'_> {
                  among them",
                 choice.id
             )));
+        }
+        let SpecialIds { cls, sep, .. } = self.tokenizer.specials();
+        if *self.tokenizer.frame() != Frame::of_bert(cls, sep) {
+            let problem = "multiple choice needs a tokenizer that makes [CLS] A [SEP] B [SEP] in two segments of a pair; \
+                           this one (post_processor, model_input_names) does not";
+            return Err(FinetuneError::Data(problem.into()));
         }
         let longest = self.max_sequence_length;
         let passage = self.tokenizer.encode(&choice.passage)?;
@@ -305,21 +326,18 @@ impl Featurizer<'_> {
         if let Some(tag) = tagged.tags.iter().find(|tag| **tag as usize >= labels) {
             return wrong(format!("tag {tag} is out of range; expected one of {labels} classes"));
         }
-        let SpecialIds { cls, sep, .. } = self.tokenizer.specials();
-        let room = self.max_sequence_length - 2;
+        let [before, after] = &self.tokenizer.frame().single;
+        let room = self.room(before.len() + after.len())?;
         let mut out = Vec::new();
         let mut truncated = 0;
-        let (mut ids, mut pieces, mut words) = (vec![cls], Vec::new(), Vec::new());
+        let (mut ids, mut pieces, mut words) = (before.clone(), Vec::new(), Vec::new());
         let mut close = |ids: &mut Vec<u32>, pieces: &mut Vec<u32>, words: &mut Vec<u32>| {
-            ids.push(sep);
-            let sequence = Sequence { second: ids.len(), ids: std::mem::replace(ids, vec![cls]) };
+            ids.extend(after);
+            let sequence = Sequence { second: ids.len(), ids: std::mem::replace(ids, before.clone()) };
             let (words, pieces) = (std::mem::take(words), std::mem::take(pieces));
             let tags = if tags == 0 { Vec::new() } else { words.iter().map(|&at| tagged.tags[at as usize]).collect() };
-            out.push(Feature {
-                example,
-                content: Content::One(sequence),
-                target: Target::Words { words, pieces, tags },
-            });
+            let target = Target::Words { words, pieces, tags };
+            out.push(Feature { example, content: Content::One(sequence), target });
         };
         for (at, word) in (0..).zip(&tagged.words) {
             let mut word = self.tokenizer.encode(word)?;
@@ -329,7 +347,7 @@ impl Featurizer<'_> {
             }
             truncated += word.len().saturating_sub(room);
             word.truncate(room);
-            if ids.len() - 1 + word.len() > room {
+            if ids.len() - before.len() + word.len() > room {
                 close(&mut ids, &mut pieces, &mut words);
             }
             words.push(at);
@@ -343,27 +361,26 @@ impl Featurizer<'_> {
     }
 }
 
-/// `[CLS] first [SEP]`, followed by `second [SEP]` as segment 1 if there is a second part.
-fn joined(first: &[u32], second: Option<&[u32]>, specials: SpecialIds) -> Sequence {
-    let mut ids = Vec::with_capacity(3 + first.len() + second.map_or(0, <[u32]>::len));
-    ids.push(specials.cls);
-    ids.extend_from_slice(first);
-    ids.push(specials.sep);
-    let middle = ids.len();
-    if let Some(second) = second {
-        ids.extend_from_slice(second);
-        ids.push(specials.sep);
+/// The sequence of one text or of a pair.
+fn joined(first: &[u32], second: Option<&[u32]>, frame: &Frame) -> Sequence {
+    match second {
+        None => {
+            let ids = frame.one(first);
+            Sequence { second: ids.len(), ids }
+        }
+        Some(second) => {
+            let (ids, second) = frame.two(first, second);
+            Sequence { ids, second }
+        }
     }
-    Sequence { ids, second: middle }
 }
 
-/// Truncates a pair to `longest` pieces in total: the longer part loses its last piece, the second part if both are
-/// equal.
-fn cut_pair(first: &mut Vec<u32>, second: &mut Vec<u32>, longest: usize) {
-    while first.len() + second.len() > longest {
-        let longer = if first.len() > second.len() { &mut *first } else { &mut *second };
-        longer.pop();
+/// Lengths of a pair of `longest` pieces in total: the longer part loses a piece, the second part if both are equal.
+fn cut_pair(mut first: usize, mut second: usize, longest: usize) -> [usize; 2] {
+    while first + second > longest {
+        *(if first > second { &mut first } else { &mut second }) -= 1;
     }
+    [first, second]
 }
 
 /// The question with the option in its gaps, or after it.

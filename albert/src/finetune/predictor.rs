@@ -238,7 +238,8 @@ fn name(examples: &Examples, feature: &Feature) -> String {
 impl Member {
     fn load(folder: &Path, workspace: Workspace) -> Result<Self, FinetuneError> {
         let files = ModelFolder::open(folder)?;
-        let mut task = Task::of_folder(&files)?;
+        let tokenizer = tokenizer_of(&files)?;
+        let mut task = Task::of_folder(&files, &tokenizer)?;
         if task.span.head.is_none() {
             // The weights decide.
             task.span.head = match files.heads().task {
@@ -247,7 +248,6 @@ impl Member {
                 _ => None,
             };
         }
-        let tokenizer = tokenizer_of(&files)?;
         let heads = Heads::for_task(head_of(&task.problem, &task.span)?);
         let (loaded, _) = LoadedModel::new(&files, heads, workspace)?;
         let scorer = Scorer {

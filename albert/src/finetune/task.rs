@@ -11,6 +11,7 @@ use crate::checkpoint::{CheckpointError, ModelFolder, TaskHead};
 use crate::config::ProblemType;
 use crate::metrics::Metric;
 use crate::tasks::{Problem, Text};
+use crate::tokenizer::Tokenizer;
 
 /// File name in a model folder.
 pub const TASK_FILE: &str = "task.json";
@@ -96,11 +97,11 @@ impl Task {
     }
 
     /// Task of the model in a folder, from its `task.json`, or else from the head in its weights and the labels in its
-    /// `config.json`.
+    /// `config.json` and the length in the folder of `tokenizer`.
     ///
     /// # Errors
-    /// The file is damaged, or the model has no task head.
-    pub fn of_folder(files: &ModelFolder) -> Result<Self, FinetuneError> {
+    /// The file is damaged, the model has no task head, or its labels have no or equal names.
+    pub fn of_folder(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Self, FinetuneError> {
         let path = files.path().join(TASK_FILE);
         let wrong = |problem: String| {
             FinetuneError::Checkpoint(CheckpointError::Folder { path: files.path().to_owned(), problem })
@@ -112,6 +113,14 @@ impl Task {
                 .map_err(|error| wrong(format!("{TASK_FILE} cannot be used: {error}; fine-tune the model again")));
         }
         let reading = files.config();
+        if let Some(problem) = &reading.labels_problem {
+            return Err(wrong(format!("{problem}; correct config.json")));
+        }
+        let twice = (1..reading.labels.len()).find(|&at| reading.labels[..at].contains(&reading.labels[at]));
+        if let (Some(at), Some(TaskHead::Sequence { .. })) = (twice, files.heads().task) {
+            let problem = format!("`id2label` gives several classes the name {:?}", reading.labels[at]);
+            return Err(wrong(format!("{problem}; rename one of them in config.json")));
+        }
         let named = |count: usize| match reading.labels.len() {
             0 => (0..count).map(|at| format!("LABEL_{at}")).collect(),
             _ => reading.labels.clone(),
@@ -137,7 +146,9 @@ impl Task {
                 return Err(wrong(problem.into()));
             }
         };
-        let defaults = FinetuneRecipe::for_task(name, &reading.config);
+        let mut defaults = FinetuneRecipe::for_task(name, &reading.config);
+        let longest = defaults.text.max_sequence_length;
+        defaults.text.max_sequence_length = longest.min(tokenizer.longest().unwrap_or(longest));
         Ok(Self::new(name, problem, &defaults))
     }
 }

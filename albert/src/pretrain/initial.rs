@@ -78,6 +78,6 @@ fn start_from(
     if missing.is_empty() {
         Ok(loaded)
     } else {
-        Err(CheckpointError::Missing { path: folder.to_owned(), names: missing }.into())
+        Err(CheckpointError::Missing { path: folder.to_owned(), names: missing, prefix: None }.into())
     }
 }

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use unicode_normalization::char::is_combining_mark;
 
 use crate::tasks::{Answer, Question, Sequence};
-use crate::tokenizer::{SpecialIds, Tokenizer, TokenizerError};
+use crate::tokenizer::{Frame, Tokenizer, TokenizerError};
 
 /// Settings of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub enum SpanError {
     Tokenizer(#[from] TokenizerError),
     /// No room for the passage.
     #[error(
-        "max_length = {max_length}: no piece of the passage fits with a question of {question} pieces and 3 special \
+        "max_length = {max_length}: no piece of the passage fits with a question of {question} pieces and its special \
          pieces; raise max_length or lower max_question"
     )]
     NoRoom {
@@ -65,6 +65,9 @@ pub enum SpanError {
         /// Pieces of the question.
         question: usize,
     },
+    /// No piece for "no answer".
+    #[error("the tokenizer adds no piece before a pair (post_processor); questions need one, where there is no answer")]
+    NoFirstPiece,
     /// A stride of 0.
     #[error("stride = 0: expected at least 1")]
     NoStride,
@@ -186,7 +189,7 @@ pub fn features(
         None => GoldSpan::None,
     };
     let windows =
-        windows_of(example, &asked, &passage.ids, &passage.offsets, gold.pieces(), tokenizer.specials(), settings)?;
+        windows_of(example, &asked, &passage.ids, &passage.offsets, gold.pieces(), tokenizer.frame(), settings)?;
     let truncated = asked.len().saturating_sub(settings.max_question);
     Ok(SpanFeatures { windows, gold, truncated })
 }
@@ -202,27 +205,26 @@ pub fn windows_of(
     ids: &[u32],
     offsets: &[(usize, usize)],
     answer: Option<Range<usize>>,
-    specials: SpecialIds,
+    frame: &Frame,
     settings: &SpanSettings,
 ) -> Result<Vec<SpanFeature>, SpanError> {
     let asked = &asked[..asked.len().min(settings.max_question)];
-    let room = settings.max_length.saturating_sub(asked.len() + 3);
+    let room = settings.max_length.saturating_sub(asked.len() + frame.around_two());
     if room == 0 {
         return Err(SpanError::NoRoom { max_length: settings.max_length, question: asked.len() });
     }
     if settings.stride == 0 {
         return Err(SpanError::NoStride);
     }
+    if frame.pair[0].is_empty() {
+        return Err(SpanError::NoFirstPiece);
+    }
     let spans = spans(ids.len(), room, settings.stride);
     let owners = owners(ids.len(), &spans);
-    let first = asked.len() + 2;
+    let first = frame.pair[0].len() + asked.len() + frame.pair[1].len();
     let windows = spans.iter().enumerate().map(|(window, span)| {
-        let mut sequence = Sequence { ids: Vec::with_capacity(first + span.len() + 1), second: first };
-        sequence.ids.push(specials.cls);
-        sequence.ids.extend_from_slice(asked);
-        sequence.ids.push(specials.sep);
-        sequence.ids.extend_from_slice(&ids[span.clone()]);
-        sequence.ids.push(specials.sep);
+        let (ids, second) = frame.two(asked, &ids[span.clone()]);
+        let sequence = Sequence { ids, second };
         let inside = answer.clone().filter(|answer| span.start <= answer.start && answer.end <= span.end);
         let (start, end) = match &inside {
             Some(answer) => (first + answer.start - span.start, first + answer.end - 1 - span.start),

@@ -32,7 +32,7 @@ fn passage(count: usize) -> (String, Vec<u32>, Vec<(usize, usize)>) {
 fn windows(count: usize, answer: Option<std::ops::Range<usize>>, max_length: usize, stride: usize) -> Vec<SpanFeature> {
     let (_, ids, offsets) = passage(count);
     let settings = SpanSettings { max_length, stride, max_question: 2 };
-    windows_of(7, &[50, 51, 52], &ids, &offsets, answer, specials(), &settings).unwrap()
+    windows_of(7, &[50, 51, 52], &ids, &offsets, answer, tokenizer().frame(), &settings).unwrap()
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn settings_without_room_are_refused() {
     let (_, ids, offsets) = passage(3);
     let of = |max_length, stride| {
         let settings = SpanSettings { max_length, stride, max_question: 64 };
-        windows_of(0, &[50; 70], &ids, &offsets, None, specials(), &settings).map(|windows| windows.len())
+        windows_of(0, &[50; 70], &ids, &offsets, None, tokenizer().frame(), &settings).map(|windows| windows.len())
     };
     assert!(matches!(of(67, 1), Err(SpanError::NoRoom { max_length: 67, question: 64 })));
     assert!(matches!(of(68, 0), Err(SpanError::NoStride)));
@@ -260,7 +260,8 @@ fn the_best_span_of_all_windows_is_cut_from_the_passage() {
 fn equal_texts_are_one_answer() {
     let text = "on and on";
     let settings = SpanSettings { max_length: 9, stride: 1, max_question: 1 };
-    let found = windows_of(0, &[9], &[1, 2, 1], &[(0, 2), (3, 6), (7, 9)], Some(0..1), specials(), &settings).unwrap();
+    let found =
+        windows_of(0, &[9], &[1, 2, 1], &[(0, 2), (3, 6), (7, 9)], Some(0..1), tokenizer().frame(), &settings).unwrap();
     let count = found[0].sequence.ids.len();
     let [start, end] = [(3, 1.0), (5, 2.0)].map(|_| logits(count, -5.0, &[(3, 1.0), (5, 2.0)]));
     let answers = decode(text, &found, &[WindowScores::Independent { start: &start, end: &end }], &Default::default());

@@ -7,7 +7,7 @@ use crate::{
     running::{Batch, Field, Running, Streaming},
 };
 use albert::{
-    embed::{Embedder, Pooling},
+    embed::{Embedder, Pooling, Prompt},
     finetune::escaped,
 };
 use anyhow::{Result, ensure};
@@ -50,6 +50,12 @@ pub(crate) struct Arguments {
     /// Print the cosine similarity of each line with the first usable one, instead of the vectors
     #[arg(long)]
     similarity: bool,
+    /// Prompt of the model before each line, by name [default: the folder's default_prompt_name]
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt_text")]
+    prompt: Option<String>,
+    /// Text before each line; "" for none
+    #[arg(long, value_name = "TEXT")]
+    prompt_text: Option<String>,
     #[command(flatten)]
     running: Running,
     #[command(flatten)]
@@ -80,6 +86,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut lines = Lines::open(path, Kind::texts(arguments.field.field.as_ref(), false))?;
     let device = arguments.running.device()?;
     let mut embedder = Embedder::load(&arguments.model, pooling, device.clone())?;
+    if let Some(name) = &arguments.prompt {
+        embedder.set_prompt(Prompt::Named(name))?;
+    } else if let Some(text) = &arguments.prompt_text {
+        embedder.set_prompt(Prompt::Text(text))?;
+    }
     embedder.profile().set(arguments.running.profile.on);
     embedder.set_precision(arguments.running.precision.on(&device))?;
     let (width, mut truncated, mut all) = (Cell::new(embedder.width()), 0, Vec::new());

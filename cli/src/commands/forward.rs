@@ -173,9 +173,8 @@ fn from_texts(arguments: &Arguments, forward: &Forward) -> Result<Vec<Example>> 
     let tokenizer = Tokenizer::load(forward.folder())?;
     let config = forward.model().config();
     tokenizer.expect_vocab_size(config.vocab_size)?;
-    let specials = tokenizer.specials();
     let of = |text: &String| {
-        let ids = [&[specials.cls], &tokenizer.encode_with_specials(text)?.ids[..], &[specials.sep]].concat();
+        let ids = tokenizer.frame().one(&tokenizer.encode_with_specials(text)?.ids);
         Example::from_ids(&ids, &vec![0; ids.len()], config).with_context(|| format!("the text \"{text}\""))
     };
     arguments.text.iter().map(of).collect()

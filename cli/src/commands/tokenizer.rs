@@ -264,18 +264,17 @@ fn encode(arguments: &Encode) -> Result<()> {
     let (mut lines, mut out) = arguments.files.open(Kind::texts(arguments.field.field.as_ref(), false))?;
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
     let cpu = engine::Cpu::detect()?;
-    let specials = tokenizer.specials();
-    let around = if arguments.specials { (Some(specials.cls), Some(specials.sep)) } else { (None, None) };
+    let around = if arguments.specials { tokenizer.frame().single.clone() } else { Default::default() };
     let run = |texts: &[String]| {
         if arguments.json {
             return texts
                 .iter()
-                .map(|text| Ok(Ok(pieces(&tokenizer, text, around, arguments.places.offsets())?)))
+                .map(|text| Ok(Ok(pieces(&tokenizer, text, &around, arguments.places.offsets())?)))
                 .collect();
         }
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let encoded = cpu.install(|| tokenizer.encode_batch(&texts))?.into_iter().map(|ids| {
-            let ids = around.0.into_iter().chain(ids).chain(around.1).map(|id| id.to_string());
+            let ids = around[0].iter().chain(&ids).chain(&around[1]).map(u32::to_string);
             Ok(ids.collect::<Vec<_>>().join(" "))
         });
         Ok(encoded.collect())
@@ -309,12 +308,12 @@ fn stream(
 }
 
 /// Ids, pieces and places of a text as JSON. Special pieces have an empty place.
-fn pieces(tokenizer: &Tokenizer, text: &str, around: (Option<u32>, Option<u32>), offsets: Offsets) -> Result<String> {
+fn pieces(tokenizer: &Tokenizer, text: &str, around: &[Vec<u32>; 2], offsets: Offsets) -> Result<String> {
     let encoding = tokenizer.encode_with_offsets(text)?;
-    let before = around.0.map(|id| (id, (0, 0)));
-    let behind = around.1.map(|id| (id, (text.len(), text.len())));
+    let before = around[0].iter().map(|&id| (id, (0, 0)));
+    let behind = around[1].iter().map(|&id| (id, (text.len(), text.len())));
     let within = encoding.ids.iter().copied().zip(encoding.offsets.iter().copied());
-    let all: Vec<_> = before.into_iter().chain(within).chain(behind).collect();
+    let all: Vec<_> = before.chain(within).chain(behind).collect();
     let ids: Vec<u32> = all.iter().map(|(id, _)| *id).collect();
     let pieces: Vec<_> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
     let places: Vec<_> = all.iter().map(|(_, place)| *place).collect();

@@ -9,6 +9,7 @@ mod earlier_version;
 mod embed;
 mod everyday;
 mod finetune;
+mod folders;
 mod forward;
 mod kernels_command;
 mod kills;
