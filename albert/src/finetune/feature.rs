@@ -507,7 +507,7 @@ mod tests {
         let tags = vec![0, 1, 0, 1, 0, 1, 0, 1];
         let tagged = Tagged { id: "s".into(), words: words.clone(), tags: tags.clone() };
         let features = featurizer(&tokenizer, &problem, 8).features(&Examples::Tagged(vec![tagged])).unwrap();
-        let (mut seen, mut all) = (Vec::new(), Vec::new());
+        let (mut seen, mut all) = (Vec::<u32>::new(), Vec::<u32>::new());
         for feature in &features.list {
             let (Content::One(sequence), Target::Words { words: of, pieces, tags }) =
                 (&feature.content, &feature.target)

@@ -131,7 +131,7 @@ fn several_labels_at_once_are_sigmoids_and_keep_their_problem_type() {
     let predictions = predictor.predict(&text("a")).unwrap();
     let Prediction::Class(p) = &predictions[0] else { panic!("{predictions:?}") };
     assert!(p.iter().zip(&sigmoid).all(|(p, s)| (f64::from(*p) - s).abs() < 1e-6), "{p:?} {sigmoid:?}");
-    let json = predictions[0].to_json("7", predictor.task(), 0);
+    let json = predictions[0].to_json("7", predictor.task(), 0, "");
     let likely: Vec<String> = (0..3).filter(|&at| sigmoid[at] >= 0.5).map(|at| format!("\"LABEL_{at}\"")).collect();
     assert!(json.contains(&format!("\"labels\":[{}]", likely.join(","))), "{json}");
 

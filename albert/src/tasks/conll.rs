@@ -16,6 +16,7 @@
 //! Source: Tjong Kim Sang and De Meulder 2003 (CoNLL-2003).
 
 use std::collections::BTreeSet;
+use std::io::BufRead;
 use std::path::Path;
 
 use engine::io::limits::text;
@@ -27,7 +28,7 @@ use super::classes::Classes;
 use super::error::{Place, TaskError, shown};
 use super::example::Tagged;
 use super::json::Objects;
-use super::lines::{Lines, ending};
+use super::lines::{Lines, ending, open_lines};
 use super::reader::{Purpose, Reader, Remarks, Rows};
 use super::table::in_order;
 
@@ -51,24 +52,40 @@ pub fn read_tagged(
     purpose: Purpose,
 ) -> Result<Reader<Tagged>, TaskError> {
     let needs_tags = purpose.needs_labels();
-    if let Some(objects) = objects_of(path)? {
-        let rows =
-            TaggedObjects { objects, labels: Classes::new(labels), needs_tags, count: 0, id: None, is_numbered: true };
-        return Ok(Reader::new(path, rows));
-    }
-    let words = Words::open(path, columns, needs_tags)?;
+    let words = match open(path, columns, needs_tags)? {
+        Source::Words(words) => words,
+        Source::Objects(objects) => {
+            let (labels, id) = (Classes::new(labels), None);
+            let rows = TaggedObjects { objects, labels, needs_tags, count: 0, id, is_numbered: true };
+            return Ok(Reader::new(path, rows));
+        }
+    };
     Ok(Reader::new(path, Sentences { words, labels: Classes::new(labels), count: 0, first_line: 0 }))
 }
 
-/// The objects of a file of JSON; `None` for CoNLL.
-fn objects_of(path: &Path) -> Result<Option<Objects>, TaskError> {
-    match ending(path).as_deref() {
-        _ if text::is_standard_input(path) => Ok(None),
-        Some("jsonl" | "ndjson" | "json") => Objects::open(path, "data", OBJECTS).map(Some),
+/// Words of CoNLL, or objects of JSON.
+enum Source {
+    Words(Words),
+    Objects(Objects),
+}
+
+/// Opens a file, which the ending of its name tells; standard input, which its first bytes tell.
+fn open(path: &Path, columns: TagColumns, needs_tags: bool) -> Result<Source, TaskError> {
+    let ending = ending(path);
+    if text::is_standard_input(path) {
+        let mut file = open_lines(path)?;
+        let head = file.fill_buf().map_err(TaskError::io(path, "read"))?;
+        if head.starts_with(b"{\"") || head.starts_with(b"[{") {
+            return Objects::of(path, file, "data", OBJECTS).map(Source::Objects);
+        }
+        return Ok(Source::Words(Words::new(Lines::new(path, file), columns, needs_tags)));
+    }
+    match ending.as_deref() {
+        Some("jsonl" | "ndjson" | "json") => Objects::open(path, "data", OBJECTS).map(Source::Objects),
         Some("csv" | "parquet" | "arrow" | "npy" | "xml" | "xlsx") => {
             Err(TaskError::file_type(path, ".conll, .tsv, .txt or .bio with a word a line, or .jsonl or .json"))
         }
-        _ => Ok(None),
+        _ => Ok(Source::Words(Words::new(Lines::open(path)?, columns, needs_tags))),
     }
 }
 
@@ -158,21 +175,21 @@ pub(crate) fn labels_of_words(path: &Path, columns: TagColumns, skipped: u64) ->
         unusable += 1;
         if unusable > skipped { Err(error) } else { Ok(()) }
     };
-    if let Some(mut objects) = objects_of(path)? {
-        let mut remarks = Remarks::default();
-        loop {
-            let read = objects.next::<Object>(&mut remarks);
-            let of_one = match read {
-                Ok(None) => break,
-                Ok(Some(object)) => object.tags(|| objects.place()),
-                Err(error) if !objects.resumes() => return Err(error),
-                Err(error) => Err(error),
-            };
-            of_one.map(|list| tags.extend(list)).or_else(&mut skip)?;
+    match open(path, columns, true)? {
+        Source::Objects(mut objects) => {
+            let mut remarks = Remarks::default();
+            loop {
+                let read = objects.next::<Object>(&mut remarks);
+                let of_one = match read {
+                    Ok(None) => break,
+                    Ok(Some(object)) => object.tags(|| objects.place()),
+                    Err(error) if !objects.resumes() => return Err(error),
+                    Err(error) => Err(error),
+                };
+                of_one.map(|list| tags.extend(list)).or_else(&mut skip)?;
+            }
         }
-    } else {
-        let mut words = Words::open(path, columns, true)?;
-        loop {
+        Source::Words(mut words) => loop {
             match words.next() {
                 Ok(None) => break,
                 Ok(Some(Line::Word(_, Some(tag)))) => drop(tags.insert(tag)),
@@ -180,7 +197,7 @@ pub(crate) fn labels_of_words(path: &Path, columns: TagColumns, skipped: u64) ->
                 Err(error @ TaskError::Input { .. }) if words.shape_fits => skip(error)?,
                 Err(error) => return Err(error),
             }
-        }
+        },
     }
     if tags.is_empty() {
         return Err(TaskError::no_example(path));
@@ -254,16 +271,9 @@ impl Shape {
 }
 
 impl Words {
-    fn open(path: &Path, columns: TagColumns, needs_tag: bool) -> Result<Self, TaskError> {
-        Ok(Self {
-            lines: Lines::open(path)?,
-            columns,
-            needs_tag,
-            width: None,
-            shape: Some(Shape::default()),
-            shape_fits: true,
-            is_within: false,
-        })
+    fn new(lines: Lines, columns: TagColumns, needs_tag: bool) -> Self {
+        let shape = Some(Shape::default());
+        Self { lines, columns, needs_tag, width: None, shape, shape_fits: true, is_within: false }
     }
 
     fn next(&mut self) -> Result<Option<Line>, TaskError> {

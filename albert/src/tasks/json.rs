@@ -54,22 +54,41 @@ impl Objects {
                 Source::Table(records, names)
             }
             Some("jsonl" | "ndjson") if !text::is_standard_input(path) => Source::Lines(Lines::open(path)?),
-            _ => {
-                let mut file = lines::open(path)?;
-                let mut first = Vec::new();
-                file.by_ref().take(FIRST_LINE).read_until(b'\n', &mut first).map_err(TaskError::io(path, "read"))?;
-                let object = first.strip_prefix(text::BYTE_ORDER_MARK).unwrap_or(&first);
-                let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_slice(object).unwrap_or_default();
-                let are_lines = !keys.contains_key(key) && OF_LINES.iter().any(|&key| keys.contains_key(key));
-                let file: Input = Box::new(Cursor::new(first).chain(file));
-                if are_lines {
-                    Source::Lines(Lines::new(path, file))
-                } else {
-                    Source::Array(Elements::new(path, file, key, expected))
-                }
-            }
+            _ => return Self::of(path, lines::open_lines(path)?, key, expected),
         };
-        Ok(Self { source, expected, at: Place { path: path.into(), line: 0 }, is_broken: false })
+        Ok(Self::new(path, source, expected))
+    }
+
+    /// Objects of `file`, which is that at `path`: its first line tells if they are lines or an array.
+    pub(super) fn of(
+        path: &Path,
+        mut file: Input,
+        key: &'static str,
+        expected: &'static str,
+    ) -> Result<Self, TaskError> {
+        let mut first = Vec::new();
+        file.by_ref().take(FIRST_LINE).read_until(b'\n', &mut first).map_err(TaskError::io(path, "read"))?;
+        let object = first.strip_prefix(text::BYTE_ORDER_MARK).unwrap_or(&first);
+        let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_slice(object).unwrap_or_default();
+        let are_lines = if text::is_standard_input(path) {
+            // Lines, unless it begins as an array or a document does: the first line may be a bad one.
+            let line = object.trim_ascii();
+            let is_document = matches!(line.last(), Some(b'{' | b'[' | b',')) || first.len() as u64 == FIRST_LINE;
+            !(line.starts_with(b"[") || keys.contains_key(key) || is_document)
+        } else {
+            !keys.contains_key(key) && OF_LINES.iter().any(|&key| keys.contains_key(key))
+        };
+        let file: Input = Box::new(Cursor::new(first).chain(file));
+        let source = if are_lines {
+            Source::Lines(Lines::new(path, file))
+        } else {
+            Source::Array(Elements::new(path, lines::bounded(path, file), key, expected))
+        };
+        Ok(Self::new(path, source, expected))
+    }
+
+    fn new(path: &Path, source: Source, expected: &'static str) -> Self {
+        Self { source, expected, at: Place { path: path.into(), line: 0 }, is_broken: false }
     }
 
     /// The next object, parsed by `parse`, or `None` after the last. Blank lines are skipped.

@@ -15,11 +15,16 @@ pub(super) type Input = Text;
 /// Opens a file whose parts may have any length; a folder is an error. Of a compressed file, a pipe or a device at most
 /// [`LARGEST_STREAM`] bytes are read.
 pub(super) fn open(path: &Path) -> Result<Input, TaskError> {
-    let text = open_lines(path)?;
-    Ok(if is_plain_file(path) { text } else { text::bounded(text, LARGEST_STREAM) })
+    open_lines(path).map(|text| bounded(path, text))
 }
 
-fn open_lines(path: &Path) -> Result<Input, TaskError> {
+/// `text` of the file at `path` within the limit of [`open`].
+pub(super) fn bounded(path: &Path, text: Input) -> Input {
+    if is_plain_file(path) { text } else { text::bounded(text, LARGEST_STREAM) }
+}
+
+/// Opens a file for [`Lines`], which bound each line.
+pub(super) fn open_lines(path: &Path) -> Result<Input, TaskError> {
     text::open(path).map_err(TaskError::io(path, "read"))
 }
 

@@ -184,6 +184,18 @@ fn files_as_other_programs_write_them_are_read() {
             "{name}"
         );
     }
+    // Standard input has no name that tells its kind.
+    let [tuned, tagger] = ["tuned", "tagger"].map(|name| world.text_path(name));
+    for (model, text, field, nulls) in [
+        (&tagger, "{\"tokens\":[\"rain\"]}\n{\"tokens\":[\"sun\"]}\n", "tags", [false, false]),
+        (&tagger, "rain\n\nsun\n", "tags", [false, false]),
+        (&tuned, "{\"text\":\n{\"text\":\"sun\"}\n", "label", [true, false]),
+        (&tuned, "[{\"text\":\"sun\"},\n{\"text\":{}}]", "label", [false, true]),
+    ] {
+        let told = finish_with_input(&mut albert(&["predict", "--model", model, "--input", "-"]), text.as_bytes());
+        let entries = objects(&told.succeeds().stdout);
+        assert_eq!(entries.iter().map(|one| one[field].is_null()).collect::<Vec<_>>(), nulls, "{text}");
+    }
     // A word without pieces changes no other word.
     let tags = |text: &str| objects(&predict(&world, "tagger", "z.conll", text).succeeds().stdout)[0].clone();
     let (with, without) = (tags("rain\n\u{200b}\nfalls\n"), tags("rain\nfalls\n"));
