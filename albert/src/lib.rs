@@ -39,7 +39,6 @@ pub mod embed;
 pub mod fill_mask;
 pub mod finetune;
 pub mod finite;
-pub mod folder_keys;
 pub mod forward;
 pub mod heads;
 pub mod loaded;

@@ -16,21 +16,9 @@ use engine::{EngineError, io::create_dir_synced};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::folder_keys;
+use crate::checkpoint::{LIMITS, MODULES, Module, PROMPTS, folder_keys, modules, read_settings};
 use crate::loaded::InferenceError;
 
-pub(crate) const MODULES: &str = "modules.json";
-/// Names of the file with the length, in the order of precedence.
-pub(crate) const LIMITS: [&str; 7] = [
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-];
-pub(crate) const PROMPTS: &str = "config_sentence_transformers.json";
 const POOLING: &str = "1_Pooling";
 const CONFIG: &str = "config.json";
 
@@ -86,27 +74,6 @@ pub struct SentenceSettings {
     pub width: Option<usize>,
 }
 
-#[derive(Deserialize)]
-struct Module {
-    path: String,
-    #[serde(rename = "type")]
-    kind: String,
-}
-
-impl Module {
-    /// The class without its Python module.
-    fn name(&self) -> &str {
-        self.kind.rsplit('.').next().unwrap_or(&self.kind)
-    }
-}
-
-fn read(path: &Path) -> Result<Value, InferenceError> {
-    let text = limits::read_text(path, limits::LARGEST_SETTINGS);
-    let text = text.map_err(|error| EngineError::io(path, "read the settings of sentences", error))?;
-    limits::check_json(text.as_bytes()).map_err(|error| wrong(path, &format!("not JSON: {error}")))?;
-    serde_json::from_str(&text).map_err(|error| wrong(path, &format!("not JSON: {error}")))
-}
-
 fn wrong(path: &Path, problem: &str) -> InferenceError {
     InferenceError::Input(format!("{}: {problem}", path.display()))
 }
@@ -131,30 +98,6 @@ fn optional<T>(
 /// A number of at least 1.
 fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_u64()?).ok().filter(|&count| count > 0)
-}
-
-/// The modules of `folder` as `modules.json` lists them; `None` without that file.
-fn modules(folder: &Path) -> Result<Option<Vec<Module>>, InferenceError> {
-    let path = folder.join(MODULES);
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let modules: Vec<Module> = serde_json::from_value(read(&path)?)
-        .map_err(|error| wrong(&path, &format!("{error}; expected a list of modules")))?;
-    for Module { path: of_module, .. } in &modules {
-        if Path::new(of_module).components().any(|part| !matches!(part, std::path::Component::Normal(_))) {
-            return Err(wrong(&path, &format!("`path` is {of_module:?}; expected a folder inside this one")));
-        }
-    }
-    Ok(Some(modules))
-}
-
-/// Folders of the modules of sentence-transformers in `folder` by path, that of the model first; empty without
-/// `modules.json`.
-pub(crate) fn module_folders(folder: &Path) -> Result<Vec<String>, InferenceError> {
-    let modules = modules(folder)?.unwrap_or_default();
-    let (model, others): (Vec<_>, Vec<_>) = modules.into_iter().partition(|module| module.name() == "Transformer");
-    Ok(model.into_iter().take(1).chain(others).map(|module| module.path).collect())
 }
 
 impl SentenceSettings {
@@ -210,7 +153,7 @@ impl SentenceSettings {
     fn read_limits(&mut self) -> Result<(), InferenceError> {
         let paths = LIMITS.map(|name| self.model.join(name));
         let Some(path) = paths.iter().find(|path| path.is_file()) else { return Ok(()) };
-        let config = read(path)?;
+        let config = read_settings(path)?;
         self.longest = optional(path, &config, "max_seq_length", "a number of tokens", count)?;
         self.lowercase = optional(path, &config, "do_lower_case", "true or false", Value::as_bool)?.unwrap_or(false);
         Ok(())
@@ -220,7 +163,7 @@ impl SentenceSettings {
         if !path.is_file() {
             return Ok(());
         }
-        let config = read(path)?;
+        let config = read_settings(path)?;
         let text = |value: &Value| Some(if value.is_null() { String::new() } else { value.as_str()?.to_owned() });
         let all = |value: &Value| {
             let prompts = value.as_object()?.iter();
@@ -252,7 +195,7 @@ impl SentenceSettings {
 
 /// The poolings that the file asks for, and whether the prompt is pooled.
 fn pooling(path: &Path) -> Result<(Vec<Pooling>, bool), InferenceError> {
-    let config = read(path)?;
+    let config = read_settings(path)?;
     let modes: Vec<&str> = match &config["pooling_mode"] {
         Value::String(mode) => vec![mode],
         Value::Array(modes) => modes.iter().map(|mode| mode.as_str().unwrap_or("?")).collect(),

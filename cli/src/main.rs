@@ -124,7 +124,7 @@ fn run() -> Result<ExitCode> {
     if cli.quiet {
         output::be_quiet();
     }
-    albert::folder_keys::on_remark(match cli.strict {
+    albert::checkpoint::folder_keys::on_remark(match cli.strict {
         true => output::refuse_remark,
         false => output::note_remark,
     });

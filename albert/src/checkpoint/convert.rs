@@ -14,9 +14,9 @@ use serde_json::Value;
 
 use super::CheckpointError;
 use super::model_folder::{LoadReport, ModelFolder};
+use super::modules::{LIMITS, MODULES, PROMPTS, module_folders};
 use super::save::{SaveFormat, save_model_as};
 use crate::config::{AlbertConfig, Family, Heads, TaskHead};
-use crate::sentence::{LIMITS, MODULES, PROMPTS, module_folders};
 
 /// Files of a tokenizer that are copied as they are.
 const TOKENIZER_FILES: [&str; 6] = [
@@ -64,8 +64,7 @@ pub struct Conversion {
 /// # Errors
 /// The model cannot be read, or lacks tensors; `to` is in use; a file cannot be written. `to` is then as it was.
 pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conversion, CheckpointError> {
-    let modules =
-        if from.is_dir() { module_folders(from).map_err(|error| in_folder(from, &error))? } else { Vec::new() };
+    let modules = if from.is_dir() { module_folders(from)? } else { Vec::new() };
     let mut model = ModelFolder::open(&modules.first().map_or(from.to_owned(), |module| from.join(module)))?;
     if let Some(heads) = options.attention_heads {
         model = model.with_attention_heads(heads)?;

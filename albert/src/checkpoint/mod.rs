@@ -18,7 +18,9 @@
 //! random because the caller named them, and those that the model does not use; any other missing tensor is an error.
 
 mod convert;
+pub mod folder_keys;
 mod model_folder;
+mod modules;
 mod names;
 mod remedy;
 mod save;
@@ -32,6 +34,7 @@ mod weights;
 pub use crate::config::{Heads, TaskHead};
 pub use convert::{Conversion, ConvertOptions, convert};
 pub use model_folder::{LoadReport, ModelFolder};
+pub(crate) use modules::{LIMITS, MODULES, Module, PROMPTS, modules, read_settings};
 pub use names::stored_name;
 pub use save::{SaveFormat, save_model, save_model_as, torch_name};
 pub use state::{Checkpoints, LoadedState, StateHeader, TensorGroup, first_difference};

@@ -8,11 +8,11 @@ use engine::io::limits;
 use engine::param::ParamInfo;
 use engine::{Cpu, EngineError, ParamStore};
 
+use super::folder_keys;
 use super::stored::{Content, StoredTensor, stored_tensors};
 use super::weights::{Source, Weights};
 use super::{CheckpointError, remedy};
 use crate::config::{AlbertConfig, ConfigReading, Family, Heads, TaskHead};
-use crate::folder_keys;
 use crate::model::{Model, ModelError, parameters};
 use crate::tokenizer::Tokenizer;
 

@@ -102,7 +102,7 @@ impl Tokenizer {
 
     /// As [`Self::from_wordpiece`], with the settings of a folder.
     pub(super) fn from_wordpiece_with(vocab: &str, settings: &Settings, path: &Path) -> Result<Self, TokenizerError> {
-        Self::wordpiece(vocab, settings.wordpiece(), settings, path)
+        Self::wordpiece(vocab, WordPiece::of_folder(settings), settings, path)
     }
 
     fn wordpiece(vocab: &str, how: WordPiece, settings: &Settings, path: &Path) -> Result<Self, TokenizerError> {
@@ -162,6 +162,18 @@ fn wordpiece_pipeline(ids: Map<String, Value>, special_ids: &[(&str, Value)], ho
         "model": {"type": "WordPiece", "unk_token": special_ids[1].0, "continuing_subword_prefix": "##",
                   "max_input_chars_per_word": 100, "vocab": ids},
     })
+}
+
+impl WordPiece {
+    /// The settings of a folder; the usual ones where it says nothing.
+    fn of_folder(settings: &Settings) -> Self {
+        let usual = Self::default();
+        Self {
+            lowercase: settings.lowercase.unwrap_or(usual.lowercase),
+            strip_accents: settings.strip_accents,
+            split_chinese: settings.split_chinese.unwrap_or(usual.split_chinese),
+        }
+    }
 }
 
 impl HuggingFace {

@@ -15,7 +15,7 @@ use std::path::Path;
 use bounded_input as limits;
 use serde_json::{Map, Value, json};
 
-use super::{Cleaning, TokenizerError, WordPiece};
+use super::{Cleaning, TokenizerError};
 
 /// Names of the special pieces that a folder gives, in the order of [`super::SPECIAL_PIECES`].
 pub(super) type Names = [Option<String>; 5];
@@ -64,10 +64,10 @@ pub(super) struct Settings {
     pub(super) class: Class,
     /// Our own key: the `tokenizer.json` is an approximation of the `spiece.model`.
     pub(super) by_spiece: bool,
-    lowercase: Option<bool>,
+    pub(super) lowercase: Option<bool>,
     keep_accents: Option<bool>,
-    strip_accents: Option<bool>,
-    split_chinese: Option<bool>,
+    pub(super) strip_accents: Option<bool>,
+    pub(super) split_chinese: Option<bool>,
     /// Most tokens of a sequence.
     pub(super) longest: Option<usize>,
     /// True if long texts lose their first pieces.
@@ -156,15 +156,6 @@ impl Settings {
     pub(super) fn cleaning(&self) -> Cleaning {
         let strip_accents = !self.keep_accents.unwrap_or(false);
         Cleaning { lowercase: self.lowercase.unwrap_or(true), strip_accents, ..Cleaning::default() }
-    }
-
-    pub(super) fn wordpiece(&self) -> WordPiece {
-        let usual = WordPiece::default();
-        WordPiece {
-            lowercase: self.lowercase.unwrap_or(usual.lowercase),
-            strip_accents: self.strip_accents,
-            split_chinese: self.split_chinese.unwrap_or(usual.split_chinese),
-        }
     }
 
     /// Checks that the file at `path`, which has rules of `own`, is not used under another class's rules.

@@ -3,9 +3,9 @@
 //! `tests/oracle/third_party.py` made `golden/folders`: a folder, changes of its files, and the results after each.
 
 use albert::{
+    checkpoint::folder_keys::{KEYS, Use},
     embed::Embedder,
     finetune::Predictor,
-    folder_keys::{KEYS, Use},
     tokenizer::Tokenizer,
 };
 use albert_tests::program::{albert, finish};

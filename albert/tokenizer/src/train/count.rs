@@ -6,15 +6,13 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rustc_hash::FxHashMap;
 use unicode_script::{Script, UnicodeScript};
 
-use super::{TrainerConfig, losses};
+use super::{Counts, TrainerConfig, losses};
 use crate::TokenizerError;
 use crate::vocabulary::is_east_asian;
 
 /// Hash table whose order does not reach the result.
-pub(super) type Counts<K> = FxHashMap<K, u64>;
 
 /// Distinct strings, sorted by bytes, with their counts.
 pub(super) type Counted = Vec<(Box<[u8]>, u64)>;

@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::count::Counts;
+use super::Counts;
 use crate::clean::NON_JOINER;
 use crate::{Cleaning, Normalization};
 

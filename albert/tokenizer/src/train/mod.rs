@@ -31,6 +31,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::trie::Trie;
@@ -39,6 +40,9 @@ use super::{Cleaning, Tokenizer, TokenizerError, WORD_MARK};
 pub use count::WordCounts;
 use lattice::Lattices;
 pub use losses::{Loss, LossKind};
+
+/// Counts by key.
+type Counts<K> = FxHashMap<K, u64>;
 
 /// Settings of the trainer. The defaults are those of the released English vocabulary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::checkpoint::CheckpointError;
+use super::{CheckpointError, modules::LIMITS};
 
 /// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,7 +319,7 @@ pub fn check(folder: &Path) -> Result<(), CheckpointError> {
         [CONFIG, "albert_config.json", "bert_config.json"].into_iter().find(|name| folder.join(name).is_file());
     let own = [(config.unwrap_or(CONFIG), CONFIG)];
     let same = [TOKENIZER_CONFIG, SPECIAL, SENTENCE_TRANSFORMERS].map(|name| (name, name));
-    let lengths = crate::sentence::LIMITS.map(|name| (name, SENTENCE));
+    let lengths = LIMITS.map(|name| (name, SENTENCE));
     for (name, file) in own.into_iter().chain(same).chain(lengths) {
         let path = folder.join(name);
         if let Some(object) = object(&path) {
