@@ -28,7 +28,7 @@ const EVALUATION_SHARE: f64 = 0.15;
 /// Minimum relative change of the remaining steps that changes the plan; smaller ones are noise.
 const TOLERANCE: f64 = 0.1;
 /// The remaining steps count as at least this share of the completed ones, so that the plan is stable near its end.
-const LEAST: f64 = 0.1;
+const LEAST: f64 = 0.3;
 /// Time or steps left at the first check, as a share of the plan; each later check follows at half of what is left.
 const FIRST_CHECK: f64 = 0.85;
 const NEXT_CHECK: f64 = 0.5;
