@@ -11,9 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::io::{limits, write_atomically};
-use engine::{EngineError, io::create_dir_synced};
-use serde::Deserialize;
+use engine::io::{create_dir_synced, write_atomically};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{LIMITS, MODULES, Module, PROMPTS, folder_keys, modules, read_settings};

@@ -320,8 +320,11 @@ pub(crate) fn null_text(line: u64, reason: &str) -> String {
     format!("null\tline {line}: {}", albert::finetune::escaped(reason))
 }
 
-/// Lines with an item and its result, or the reason why there is none.
-pub(crate) type Entries<T, R> = Vec<(Line, Result<(T, R), String>)>;
+/// A line with an item and its result, or the reason why there is none.
+pub(crate) type Entry<T, R> = (Line, Result<(T, R), String>);
+
+/// Entries of a batch.
+pub(crate) type Entries<T, R> = Vec<Entry<T, R>>;
 
 /// Answers lines until they end: `parse` makes an item of each, `run` the results of items, `write` an entry of each line in order.
 /// Returns the number of lines, and the error of the line that ends the command, if there is one: what is before it is written.

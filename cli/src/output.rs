@@ -279,6 +279,21 @@ fn sentence(error: &anyhow::Error) -> String {
     whole
 }
 
+/// Prints a remark about a third-party folder, once.
+pub(crate) fn note_remark(path: &Path, text: &str) -> Result<(), String> {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let note = format!("note: {}: {text}", path.display());
+    if SAID.lock().is_ok_and(|mut said| said.insert(note.clone())) {
+        tell!("{note}");
+    }
+    Ok(())
+}
+
+/// Refuses the folder for a remark (`--strict`).
+pub(crate) fn refuse_remark(_: &Path, text: &str) -> Result<(), String> {
+    Err(format!("{text} (--strict)"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,19 +332,4 @@ mod tests {
         let full = results().explain::<()>(Err(ErrorKind::StorageFull.into()), ()).unwrap_err();
         assert!(full.to_string().starts_with("cannot write to standard output: "), "{full}");
     }
-}
-
-/// Prints a remark about a third-party folder, once.
-pub(crate) fn note_remark(path: &Path, text: &str) -> Result<(), String> {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let note = format!("note: {}: {text}", path.display());
-    if SAID.lock().is_ok_and(|mut said| said.insert(note.clone())) {
-        tell!("{note}");
-    }
-    Ok(())
-}
-
-/// Refuses the folder for a remark (`--strict`).
-pub(crate) fn refuse_remark(_: &Path, text: &str) -> Result<(), String> {
-    Err(format!("{text} (--strict)"))
 }

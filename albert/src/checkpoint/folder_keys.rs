@@ -530,12 +530,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn the_page_has_the_table() {
-        let page = include_str!("../../docs/folders.md");
-        let table = as_markdown();
-        let found = page.split_once("<!-- table -->\n").map(|(_, rest)| rest);
-        assert_eq!(found, Some(table.as_str()), "docs/folders.md: replace everything after <!-- table --> by\n{table}");
-    }
 }

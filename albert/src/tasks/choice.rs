@@ -100,7 +100,7 @@ impl<'de> Deserialize<'de> for Scalar {
 
             fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar, E> {
                 // pandas writes a column of whole numbers so if a value is missing.
-                let is_whole = number.fract() == 0.0 && number.abs() < 2f64.powi(53);
+                let is_whole = number.fract() == 0.0 && number.abs() < (1u64 << 53) as f64;
                 if is_whole {
                     Ok(Scalar::Number(number as i128))
                 } else {

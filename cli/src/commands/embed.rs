@@ -1,7 +1,7 @@
 //! `albert embed`: one vector per line of text.
 
 use crate::{
-    input::{Entries, Errors, Kind, Line, Lines, answer, null_entry},
+    input::{Entries, Entry, Errors, Kind, Line, Lines, answer, null_entry},
     npy,
     output::tell,
     running::{Batch, Field, Running, Streaming},
@@ -134,11 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// One list, number or object per line of input; null for a line that cannot be used. `first` is the first vector of all.
-fn in_lines(
-    arguments: &Arguments,
-    entries: &[(Line, Result<(String, Vec<f32>), String>)],
-    first: &[f32],
-) -> Result<String> {
+fn in_lines(arguments: &Arguments, entries: &[Entry<String, Vec<f32>>], first: &[f32]) -> Result<String> {
     let (results, mut text) = (&arguments.streaming.results, String::new());
     let name = if arguments.similarity { "similarity" } else { "embedding" };
     let value = |vector: &[f32]| if arguments.similarity { json!(cosine(first, vector)) } else { json!(vector) };

@@ -1,7 +1,7 @@
 //! `albert fill-mask`: predictions of a model for the `[MASK]`s in texts.
 
 use crate::{
-    input::{Entries, Errors, Kind, Line, answer, null_entry, null_text},
+    input::{Entries, Entry, Errors, Kind, answer, null_entry, null_text},
     numbers::whole,
     running::{Field, Running, Streaming},
 };
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             texts.iter().map(fill).collect()
         };
         let write = |entries: Entries<String, Vec<Vec<Candidate>>>| {
-            let entry = |(line, result): (Line, Result<(String, Vec<Vec<Candidate>>), String>)| match result {
+            let entry = |(line, result): Entry<String, Vec<Vec<Candidate>>>| match result {
                 Ok((text, masks)) => of_text(arguments, &text, &masks),
                 Err(reason) if results.json() => {
                     let mut entry = Map::new();

@@ -248,8 +248,8 @@ fn recipe(arguments: &Arguments, plan: &[String]) -> Result<PretrainRecipe> {
 
 /// Settings of a run that goes on from the model in `folder`; with the path of its tokenizer if that is wanted.
 fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<String>> {
-    let files = ModelFolder::open(folder)?;
     let mut settings = vec![setting("input.start_from", utf8(folder)?)?];
+    let files = ModelFolder::open(folder)?;
     settings.extend(settings_of(&files.config().config));
     // A model for one task lacks the heads of pre-training.
     let heads = ["predictions", "sop_classifier", "albert.pooler", "pooler"];

@@ -3,7 +3,7 @@
 //! `tests/oracle/third_party.py` made `golden/folders`: a folder, changes of its files, and the results after each.
 
 use albert::{
-    checkpoint::folder_keys::{KEYS, Use},
+    checkpoint::folder_keys::{KEYS, Use, as_markdown},
     embed::Embedder,
     finetune::Predictor,
     tokenizer::Tokenizer,
@@ -384,4 +384,12 @@ fn names_of_classes_are_those_of_the_folder() {
             (found, _) => panic!("{labels}: {:?}", found.map(|found| found.task().clone())),
         }
     }
+}
+
+#[test]
+fn the_page_has_the_table_of_keys() {
+    let page = include_str!("../../../docs/folders.md");
+    let table = as_markdown();
+    let found = page.split_once("<!-- table -->\n").map(|(_, rest)| rest);
+    assert_eq!(found, Some(table.as_str()), "docs/folders.md: replace everything after <!-- table --> by\n{table}");
 }

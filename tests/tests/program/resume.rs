@@ -236,7 +236,7 @@ fn a_stopped_fine_tuning_leaves_a_model_that_classifies() {
         vec!["evaluate", "--model", &run, "--data", &dev],
         vec!["predict", "--model", &run, "--input", &dev],
         vec!["report", &run, "-o", &world.text_path("page.html")],
-        vec!["embed", "--model", &run, &dev],
+        vec!["embed", "--model", &run, &world.text_path("text.txt")],
     ] {
         finish(&mut albert(&arguments)).succeeds();
     }

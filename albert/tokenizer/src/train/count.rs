@@ -12,8 +12,6 @@ use super::{Counts, TrainerConfig, losses};
 use crate::TokenizerError;
 use crate::vocabulary::is_east_asian;
 
-/// Hash table whose order does not reach the result.
-
 /// Distinct strings, sorted by bytes, with their counts.
 pub(super) type Counted = Vec<(Box<[u8]>, u64)>;
 

@@ -237,6 +237,7 @@ impl Kernel for Packed<'_> {
 /// Packs `lines` lines (rows of A or columns of B) of `depth` elements into panels of `width` lines. Within a panel, element q
 /// of all lines is contiguous. The last panel is padded with zeros. `strides`: of a line, and of an element.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "an iterator can become a call without the vector instructions")]
 fn pack(panels: &mut [f32], width: usize, from: &[f32], strides: [usize; 2], lines: usize, depth: usize) {
     for panel in 0..lines.div_ceil(width) {
         for q in 0..depth {

@@ -39,8 +39,11 @@ impl Scratch {
 
     fn fit(&mut self, blocking: &Blocking) {
         let fit = |lines: &mut Vec<Line>, floats: usize| {
-            if lines.len() * 16 < floats {
-                lines.resize(floats.div_ceil(16), Line::ZERO);
+            let count = floats.div_ceil(16);
+            if lines.len() < count {
+                // Exactly: growth by doubling would exceed `scratch_bytes` where tiles need a little more than vectors.
+                lines.reserve_exact(count - lines.len());
+                lines.resize(count, Line::ZERO);
             }
         };
         let [a, b, partial_sums, tile_buffer, mask] = Self::floats(blocking);

@@ -71,7 +71,11 @@ fn races_are_found_in_either_order() {
     let own = "mad.wide.u32 %rd2, %u0, 4, %rd0; ld.global.f32 %f0, [%rd2];";
     assert_eq!(hand(&format!("{own} st.global.f32 [%rd2], %f0;")), [""; 0], "every thread has its own word");
     let first_reads = "ld.global.f32 %f0, [%rd0]; setp.eq.u32 p, %u0, 3; @p st.global.f32 [%rd0], %f0;";
-    assert!(fault(first_reads).contains("writes byte 0 of `x`, which warp 0"), "{}", fault(first_reads));
+    assert!(
+        fault(first_reads).contains("writes byte 0 of `x`, which several threads of warp 0"),
+        "{}",
+        fault(first_reads)
+    );
     let first_writes = format!("{own} setp.eq.u32 p, %u0, 0; @p st.global.f32 [%rd2], %f0; ld.global.f32 %f1, [%rd0];");
     assert!(fault(&first_writes).contains("reads byte 0 of `x`, which thread [0, 0, 0]"), "{}", fault(&first_writes));
 }
