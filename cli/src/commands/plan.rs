@@ -300,7 +300,7 @@ impl<O: RunObjective> Observer<O> for Planner {
         let line = format!("{:.2} s, so about {} in all", took.wall, duration(took.wall * steps as f64));
         if self.extent.is_announced && self.steps.len() == 1 {
             tell!("first step: {line}");
-        } else if self.steps.len() <= self.extent.steps {
+        } else if self.extent.is_announced && self.steps.len() <= self.extent.steps {
             self.progress.step(report.step, &line);
         }
     }
