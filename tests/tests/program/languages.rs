@@ -77,7 +77,7 @@ fn what_a_language_needs_is_kept_from_training_to_a_filled_mask() {
     }
 
     finish(&mut albert(&["data", "build", &text, "--tokenizer", &kept, "-o", &data])).succeeds();
-    finish(&mut albert(&world.pretrain("run", &["schedule.steps=3", "evaluation.interval=0"]))).succeeds();
+    finish(&mut albert(&world.pretrain("run", &["schedule.steps=5", "evaluation.interval=0"]))).succeeds();
     // The folder of the run has the same tokenizer, and its converted copy as well.
     let [run, copy] = ["run", "copy"].map(|name| world.text_path(name));
     finish(&mut albert(&["convert", "--from", &run, "--to", &copy])).succeeds();
