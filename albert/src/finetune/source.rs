@@ -515,7 +515,6 @@ mod tests {
     fn a_share_is_held_out_with_all_copies() {
         let problem = &problems()[0];
         let Examples::Texts(mut list) = made_up(problem, 1000, 1) else { unreachable!() };
-        let distinct = list.iter().map(|text| text.first.clone()).collect::<HashSet<_>>().len();
         list.extend(list.clone());
         let (train, dev) = split(Examples::Texts(list), 0.1, 5);
         let (Examples::Texts(train), Examples::Texts(dev)) = (train, dev) else { unreachable!() };

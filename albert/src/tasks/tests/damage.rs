@@ -43,11 +43,6 @@ fn lines(file: &[u8]) -> usize {
     file.iter().filter(|&&byte| byte == b'\n').count() + usize::from(file.last().is_some_and(|&byte| byte != b'\n'))
 }
 
-/// Lines that are not blank: the others separate nothing in a custom file.
-fn filled_lines(file: &[u8]) -> usize {
-    file.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count()
-}
-
 #[test]
 fn damaged_tables_lose_no_row() {
     let folder = tempfile::tempdir().unwrap();
