@@ -176,7 +176,7 @@ fn files_as_other_programs_write_them_are_read() {
         assert_eq!((entries.len(), &lines[..]), (count, bad), "{name}: {}{}", told.stdout, told.stderr);
         // Ids are numbers of rows, also behind one without a prediction.
         assert!(
-            (0..).zip(&entries).all(|(at, one): (usize, _)| one["id"] == at.to_string() || one["label"].is_null()),
+            (0..).zip(&entries).all(|(at, one): (usize, _)| one["id"] == *at.to_string() || one["label"].is_null()),
             "{name}: {}",
             told.stdout
         );
