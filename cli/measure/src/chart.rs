@@ -25,9 +25,8 @@ const IN_LINE: usize = 4;
 /// Sizes of text.
 const LARGE: i32 = 14;
 const SMALL: i32 = 12;
-/// Size of labels of lines and points, and the width of a character of them.
-const LABEL: i32 = 10;
-const CHARACTER: i32 = 6;
+/// Width of a character of small text.
+const CHARACTER: i32 = 7;
 /// Colors of the kernels, in order of appearance.
 const COLORS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
@@ -110,7 +109,7 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
     let mut labels = Labels::new(plot.get_pixel_range());
     let at = |point| chart.backend_coord(&point);
     labels.taken.extend(records.iter().map(|record| at(point(record))).map(|(x, y)| [x - 5, y - 5, x + 5, y + 5]));
-    labels.add(at((right, limits.peak_gflops)), &["peak".to_owned()], &|_, width| (-width - 4, -12));
+    labels.add(at((right, limits.peak_gflops)), &["peak".to_owned()], &|_, width| (-width - 4, -14));
     for (name, gbs) in caches.into_iter().chain([("memory", limits.copy_gbs)]) {
         // From the left end on along the line, to the first place that is free.
         let end = limits.peak_gflops / gbs;
@@ -128,7 +127,7 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         });
     }
     for (text, place) in labels.texts {
-        root.draw(&Text::new(text, place, ("sans-serif", LABEL)))?;
+        root.draw(&Text::new(text, place, ("sans-serif", SMALL)))?;
     }
     for (at, kernel) in kernels.iter().enumerate() {
         let (x, y) = (14 + (at % IN_LINE) as i32 * 114, 8 + (at / IN_LINE) as i32 * LINE as i32);
@@ -173,7 +172,7 @@ impl Labels {
 
     /// Places `name` with its left top at `(x, y)` if nothing is there.
     fn place(&mut self, name: &str, (x, y): (i32, i32), width: i32) -> bool {
-        let [left, top, right, bottom] = [x, y, x + width, y + LABEL + 2];
+        let [left, top, right, bottom] = [x, y, x + width, y + SMALL + 1];
         let [first, highest, last, lowest] = self.plot;
         let is_inside = left >= first && top >= highest && right <= last && bottom <= lowest;
         let is_free = |other: &[i32; 4]| left >= other[2] || right <= other[0] || top >= other[3] || bottom <= other[1];
