@@ -141,7 +141,7 @@ impl Weights {
         self.sources.values().flatten()
     }
 
-    /// What stands before the name of the word embeddings, if it is no known prefix.
+    /// Unknown prefix of the name of the word embeddings, if there is one.
     pub(super) fn foreign_prefix(&self) -> Option<String> {
         let words = "embeddings.word_embeddings.weight";
         let name = self.sources.values().flatten().map(|source| &source.name).find(|name| name.ends_with(words))?;

@@ -220,7 +220,7 @@ impl Featurizer<'_> {
         }
     }
 
-    /// Pieces of text that fit beside `around` special pieces.
+    /// Number of text pieces that fit with `around` special pieces.
     fn room(&self, around: usize) -> Result<usize, FinetuneError> {
         match self.max_sequence_length.checked_sub(around) {
             Some(room @ 1..) => Ok(room),
@@ -342,7 +342,7 @@ impl Featurizer<'_> {
         for (at, word) in (0..).zip(&tagged.words) {
             let mut word = self.tokenizer.encode(word)?;
             if word.is_empty() {
-                // Cleaning left nothing; a token for it would change its neighbors.
+                // Nothing is left after cleaning, and an extra token would change the tags of the neighbors.
                 continue;
             }
             truncated += word.len().saturating_sub(room);

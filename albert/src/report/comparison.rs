@@ -262,7 +262,7 @@ fn axes(runs: &[RunLog]) -> Vec<Axis> {
     axes
 }
 
-/// A panel for each figure, with its baseline as a line. A run has one color: evaluations are solid, and training is thin beside them.
+/// A panel for each figure, with its baseline as a line. A run has one color: evaluation lines are solid, training lines thin.
 fn panels(runs: &[RunLog], axis: Axis) -> Vec<Panel> {
     let mut names: Vec<&String> = runs.iter().flat_map(|run| run.train.keys().chain(run.evaluation.keys())).collect();
     names.sort_by_key(|name| (rank(name), *name));
