@@ -151,8 +151,8 @@ class Target:
                     scopes.append((current, home))
                     current, home = self.child(current, after), home / after
                 else:
-                    beside = module.file.parent if given else home
-                    options = [beside / given] if given else [home / f"{after}.rs", home / after / "mod.rs"]
+                    folder = module.file.parent if given else home
+                    options = [folder / given] if given else [home / f"{after}.rs", home / after / "mod.rs"]
                     file = next((option for option in options if option.is_file()), None)
                     if file is None:
                         raise FileNotFoundError(f"{module.file}:{line}: no file of module {after}; expected {options[0]}")

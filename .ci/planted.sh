@@ -93,6 +93,7 @@ plant instances 8 "one kernel fewer is known than \`engine\` compiles" "10 were 
 plant ptx 8+ "a row that allows one register" "registers, expected at most 1" "sed -i 's/Self { name, sm: module.sm(), text, listing, registers,/Self { name, sm: module.sm(), text, listing, registers: registers.min(1),/' kernels/src/case.rs"
 plant soundness 8 "extents that wrap" "FAILED: soundness" "sed -i 's/rows.saturating_mul(columns)/rows.wrapping_mul(columns)/; s/row.saturating_mul(leading).saturating_add/row.wrapping_mul(leading).wrapping_add/' kernels/src/extent.rs"
 plant machine-code 8 "a call in the loop of the microkernel" "calls or spills" "sed -i '/fn multiply_add(self, a: S::F32, b: S::F32, sum: S::F32)/,/^    }/s/self.0.mul_add(a, b, sum)/{ planted(); self.0.mul_add(a, b, sum) }/' kernels/src/gemm/cpu/microkernel.rs && printf '\n#[inline(never)]\nfn planted() {\n    std::hint::black_box(0);\n}\n' >>kernels/src/gemm/cpu/microkernel.rs" "cargo test --quiet --release --workspace --lib machine_code -- --show-output"
+plant machine-code 12 "a closure called twice in a rung of \`measure\`" "call generic code" "python3 -c 'p = \"cli/measure/src/cases/rungs.rs\"; s = open(p).read(); a = s.rindex(\"        for row in 0..TILE_ROWS {\n            let factor\"); b = s.index(\"        }\n\", a) + 10; open(p, \"w\").write(s[:a] + \"let mut planted = |half: usize, b: S::F32| (0..TILE_ROWS).for_each(|row| sums[row][half] = simd.mul_add(simd.splat(a[row]), b, sums[row][half]));\nplanted(0, left);\nplanted(1, right);\n\" + s[b:])'" "cargo build --quiet --release --workspace --bin albert && .ci/run machine-code"
 
 # --- .ci/full ---
 plant loom quick "the script is deleted" "missing or not executable" "rm .ci/loom.sh" ".ci/full loom"
@@ -113,6 +114,7 @@ plant limits 12+ "streams wait for 100,000 lines" "FAILED" "sed -i 's/^pub(crate
 plant browser 12+ "pages are 3,000 pixels wide" "pixels wide in a window" "sed -i 's/{overflow-x:auto}/{overflow-x:auto}body{min-width:3000px}/' albert/src/report/html.rs" ".ci/full browser"
 plant gpu 15+ "hanging and crashed cases do not change the exit code" "ended with code" "sed -i 's/HUNG | CRASHED | CUT) broken=1/NEVER) broken=1/' benches/cuda/first.sh" ".ci/full gpu"
 plant package 3 "\`ptx\` includes a file outside of its package" "README.md" "printf '\n/// Outside of the package.\npub const OUTSIDE: &str = include_str!(\"../../../README.md\");\n' >>kernels/ptx/src/lib.rs; git -c user.name=ci -c user.email=ci@localhost commit --quiet --all --message planted" ".ci/full package"
+plant package 12 "\`map\` in the loop of a kernel outside of the workspace" "call generic code" "sed -i 's/^planted = \[\]/default = [\"planted\"]\nplanted = []/' tests/own-kernel/Cargo.toml; git -c user.name=ci -c user.email=ci@localhost commit --quiet --all --message planted" ".ci/full package"
 plant sentryward 8+ "no barrier between the warps' partial results and their sum" "FAILED" "python3 -c 'p = \"kernels/src/row_team.rs\"; s = open(p).read(); a, b = s.rsplit(\"        k.bar_sync();\n\", 1); open(p, \"w\").write(a + b)'" ".ci/sentryward.sh softmax"
 
 [ "${wanted[*]:-}" != --list ] || exit 0

@@ -1,9 +1,12 @@
 //! Progress of a long command: a bar on a terminal, lines elsewhere.
 
 use crate::output::{is_quiet, tell};
+use albert::data::{Source, bytes_read};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     io::IsTerminal,
+    sync::mpsc::{RecvTimeoutError, Sender, channel},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -110,6 +113,48 @@ impl Progress {
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+    }
+}
+
+/// Progress of reading text, from a thread of its own until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// Dropped first, which ends the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reading {
+    /// Progress of reading all of `sources`.
+    pub(crate) fn of(sources: &[Source]) -> Self {
+        const MB: u64 = 1_000_000;
+        let total = sources.iter().map(Source::text_size).sum::<Option<u64>>().map(|bytes| bytes / MB);
+        let before = bytes_read();
+        let (end, ended) = channel();
+        let watch = move || {
+            let mut progress = total.map(|total| Progress::new("megabyte", 0, total));
+            let interval =
+                if total.is_some() && std::io::stderr().is_terminal() { BAR_INTERVAL } else { LINE_INTERVAL };
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let read = (bytes_read() - before) / MB;
+                match &mut progress {
+                    Some(progress) => progress.step(read, "reading text"),
+                    None => tell!("{read} MB of text read"),
+                }
+            }
+            progress.iter().for_each(Progress::finish);
+        };
+        Self { end: Some(end), thread: thread::Builder::new().name("progress".to_owned()).spawn(watch).ok() }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // Progress that cannot be shown is no reason to fail.
+            let _ = thread.join();
         }
     }
 }

@@ -337,6 +337,16 @@ fn a_missing_head_is_an_error_unless_named() {
 }
 
 #[test]
+fn a_missing_tensor_of_a_bert_is_named_as_in_its_file() {
+    let folder = scratch("bert-Model");
+    let name = "encoder.layer.0.attention.self.query.weight";
+    let rest = |found: &str, values| if found.ends_with(name) { vec![] } else { vec![(found.to_owned(), values)] };
+    rewrite(folder.path(), rest);
+    let error = message(folder.path(), Heads::MODEL);
+    assert!(error.contains(&format!("1 of the model's tensors are missing: bert.{name}")), "{error}");
+}
+
+#[test]
 fn an_albert_is_not_written_as_a_bert() {
     let open = ModelFolder::open(&golden("albert-Model")).unwrap();
     let folder = tempfile::tempdir().unwrap();

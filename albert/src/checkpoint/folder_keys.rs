@@ -37,7 +37,7 @@ pub struct Keys {
     pub keys: &'static str,
     /// Their effect.
     pub used: Use,
-    /// What they do or why they are refused.
+    /// Purpose, or reason for refusing them.
     pub remark: &'static str,
 }
 
@@ -176,7 +176,7 @@ pub const KEYS: &[Keys] = &[
     ),
     row(SPECIAL, Obeyed, "additional_special_tokens extra_special_tokens", "added words"),
     row(SPECIAL, Irrelevant, "bos_token eos_token", "generation of text"),
-    row("added_tokens.json", Obeyed, "*", "added words and their ids, where there is no added_tokens_decoder"),
+    row("added_tokens.json", Obeyed, "*", "added words and their ids, unless added_tokens_decoder has them"),
     row(
         PIPELINE,
         Obeyed,

@@ -80,7 +80,7 @@ pub enum CheckpointError {
     Missing {
         /// The file.
         path: PathBuf,
-        /// Their names.
+        /// Their names in a file of this family.
         names: Vec<String>,
         /// Beginning of the names of the file, if that explains it.
         prefix: Option<String>,

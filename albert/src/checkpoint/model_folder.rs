@@ -9,6 +9,7 @@ use engine::param::ParamInfo;
 use engine::{Cpu, EngineError, ParamStore};
 
 use super::folder_keys;
+use super::names::stored_name;
 use super::stored::{Content, StoredTensor, stored_tensors};
 use super::weights::{Source, Weights};
 use super::{CheckpointError, remedy};
@@ -204,7 +205,7 @@ impl ModelFolder {
                 None if fresh.iter().any(|prefix| spec.name.starts_with(prefix)) => {
                     report.fresh.push(spec.name.clone());
                 }
-                None => missing.push(spec.name.clone()),
+                None => missing.push(stored_name(&spec.name, self.reading.family)),
             }
         }
         if !missing.is_empty() {

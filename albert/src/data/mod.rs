@@ -67,7 +67,7 @@ pub use settings::{
 };
 pub use shard_writer::ShardEntry;
 pub use shards::Shards;
-pub use sources::{Source, files};
+pub use sources::{Source, bytes_read, files};
 pub use split::{Side, Splitter};
 pub use vocabulary::Vocabulary;
 pub use words::count_words;

@@ -13,10 +13,11 @@
 //! one. A part begins after its first cut and ends at the first cut of a later part.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::io::limits::{
     self,
@@ -24,6 +25,35 @@ use engine::io::limits::{
 };
 
 use super::error::DataError;
+
+static BYTES_READ: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of text, uncompressed, that this process has read from all sources: the progress of reading.
+pub fn bytes_read() -> u64 {
+    BYTES_READ.load(Ordering::Relaxed)
+}
+
+/// Reader that counts its bytes in [`bytes_read`].
+struct Counted<R>(R);
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.fill_buf()?.read(out)?;
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.0.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        BYTES_READ.fetch_add(count as u64, Ordering::Relaxed);
+        self.0.consume(count);
+    }
+}
 
 /// Source of text. A file may be compressed with gzip or zstd; the path `-` is standard input.
 #[derive(Clone, Debug)]
@@ -70,6 +100,11 @@ impl Source {
     pub(super) fn largest_document(&self) -> Result<u64, DataError> {
         let is_bounded = self.is_lasting() && !self.is_compressed()?;
         Ok(if is_bounded { u64::MAX } else { limits::LARGEST_STREAM })
+    }
+
+    /// Bytes of its text, if they are known before it is read.
+    pub fn text_size(&self) -> Option<u64> {
+        if self.is_lasting() { self.size().ok() } else { None }
     }
 
     /// Size in bytes, for ranks that read different parts.
@@ -128,7 +163,7 @@ impl Source {
             let read = reader.by_ref().take(range.end - before).skip_until(b'\n');
             skipped = read.map_err(DataError::io(Path::new(&self.name()), "read"))? as u64;
         }
-        Ok((reader, before + skipped))
+        Ok((Box::new(Counted(reader)), before + skipped))
     }
 
     /// Lines that end in the first `bytes` bytes, for messages.
@@ -254,6 +289,17 @@ mod tests {
         let directory = Source::File(folder.path().into());
         let error = directory.open(&(0..u64::MAX)).err().expect("a folder is no text");
         assert!(error.to_string().contains("it is a directory"), "{error}");
+    }
+
+    #[test]
+    fn bytes_are_counted_as_they_are_read() {
+        let source = Source::Memory { name: "text".to_owned(), text: Arc::from(&b"one\ntwo\n"[..]) };
+        let before = bytes_read();
+        let mut text = String::new();
+        source.open(&(0..u64::MAX)).unwrap().0.read_to_string(&mut text).unwrap();
+        assert_eq!(source.text_size(), Some(text.len() as u64));
+        // Other tests read as well.
+        assert!(bytes_read() - before >= 8 && text == "one\ntwo\n", "{text}");
     }
 
     #[test]

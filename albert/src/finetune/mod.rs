@@ -13,6 +13,7 @@
 mod batch;
 mod feature;
 mod figures;
+mod held_out;
 mod loss;
 mod measure;
 mod named;

@@ -3,6 +3,7 @@
 use crate::{
     numbers::whole,
     output::{results, tell},
+    progress::Reading,
     ranks,
     running::Threads,
 };
@@ -115,8 +116,10 @@ fn build(arguments: &Build, Worker { device, communicator }: &Worker) -> Result<
     let (files, settings) = with_settings(&arguments.input);
     let (corpus, split) = overridden(corpus, split, &settings)?;
     let sources = data::files(&files)?;
+    let reading = communicator.is_first().then(|| Reading::of(&sources));
     let build = || data::build(sources, &arguments.output, &corpus, &split, &tokenizer, communicator);
     let index = device.processor().install(build)?;
+    drop(reading);
     report(&index);
     let (train, held_out) = (&index.train, &index.held_out);
     let dropped = match index.report.dropped_duplicates {

@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     /// question
     #[arg(long)]
     ids: Option<PathBuf>,
-    /// Output file of tensors {line}.hidden.{k}, {line}.pooled, {line}.logits, ..., lines counted from 0
+    /// Output file of tensors {line}.hidden.{k}, {line}.pooled, {line}.logits, ..., lines (or texts) counted from 0, blank ones too
     #[arg(short, long)]
     output: PathBuf,
     /// Write all hidden states instead of the last one; 0 is the encoder's input
@@ -101,10 +101,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// An example and its line, counted from 0.
+type Numbered = (usize, Example);
+
 /// Runs every line.
-fn run_all(forward: &mut Forward, examples: &[Example], selection: OutputSelection) -> Result<Vec<NamedTensor>> {
+fn run_all(forward: &mut Forward, examples: &[Numbered], selection: OutputSelection) -> Result<Vec<NamedTensor>> {
     let mut all = Vec::new();
-    for (line, example) in examples.iter().enumerate() {
+    for (line, example) in examples {
         let tensors = forward.run(example, selection).with_context(|| format!("line {}", line + 1))?;
         let named = |tensor: NamedTensor| NamedTensor { name: format!("{line}.{}", tensor.name), ..tensor };
         all.extend(tensors.into_iter().map(named));
@@ -115,7 +118,7 @@ fn run_all(forward: &mut Forward, examples: &[Example], selection: OutputSelecti
 /// Prints the deviation of `tensors` from f32, the largest of all lines for each kind.
 fn compare(
     forward: &mut Forward,
-    examples: &[Example],
+    examples: &[Numbered],
     selection: OutputSelection,
     tensors: &[NamedTensor],
 ) -> Result<()> {
@@ -151,7 +154,7 @@ fn report(forward: &Forward) {
     }
 }
 
-fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Example>> {
+fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Numbered>> {
     let (mut lines, mut examples) = (Lines::open(path, Kind::Objects)?, Vec::new());
     let config = forward.model().config();
     loop {
@@ -160,7 +163,8 @@ fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Example>> {
             break;
         }
         for line in batch.iter().filter(|line| !line.text.trim().is_empty()) {
-            examples.push(Example::from_json(&line.text, config).with_context(|| lines.place(line))?);
+            let example = Example::from_json(&line.text, config).with_context(|| lines.place(line))?;
+            examples.push((line.number as usize - 1, example));
         }
     }
     if examples.is_empty() {
@@ -169,15 +173,16 @@ fn from_lines(path: &Path, forward: &Forward) -> Result<Vec<Example>> {
     Ok(examples)
 }
 
-fn from_texts(arguments: &Arguments, forward: &Forward) -> Result<Vec<Example>> {
+fn from_texts(arguments: &Arguments, forward: &Forward) -> Result<Vec<Numbered>> {
     let tokenizer = Tokenizer::load(forward.folder())?;
     let config = forward.model().config();
     tokenizer.expect_vocab_size(config.vocab_size)?;
-    let of = |text: &String| {
+    let of = |(at, text): (usize, &String)| {
         let ids = tokenizer.frame().one(&tokenizer.encode_with_specials(text)?.ids);
-        Example::from_ids(&ids, &vec![0; ids.len()], config).with_context(|| format!("the text \"{text}\""))
+        let example = Example::from_ids(&ids, &vec![0; ids.len()], config);
+        Ok((at, example.with_context(|| format!("the text \"{text}\""))?))
     };
-    arguments.text.iter().map(of).collect()
+    arguments.text.iter().enumerate().map(of).collect()
 }
 
 fn save(path: &Path, tensors: &[NamedTensor]) -> Result<()> {

@@ -3,7 +3,8 @@
 use crate::{
     input::{Errors, Faults, Kind, Line, Lines, answer, null_entry, null_text},
     numbers::whole,
-    output::{Sink, tell},
+    output::{Sink, check_ending, tell},
+    progress::Reading,
     ranks,
     running::{Field, Places, Threads},
 };
@@ -49,7 +50,7 @@ pub(crate) struct Train {
     field: Option<String>,
     #[command(flatten)]
     threads: Threads,
-    /// Output file
+    /// Output file, .json (tokenizer convert makes a spiece.model of it)
     #[arg(short, long, default_value = "tokenizer.json")]
     output: PathBuf,
     /// Number of pieces, special tokens included
@@ -181,6 +182,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
 
 fn train(arguments: &Train, Worker { device, communicator }: Worker) -> Result<ExitCode> {
     let cleaning = arguments.cleaning()?;
+    check_ending(&arguments.output, &["json"])?;
     if communicator.is_first() {
         check_output(&arguments.output)?;
     }
@@ -191,7 +193,9 @@ fn train(arguments: &Train, Worker { device, communicator }: Worker) -> Result<E
     let sources = data::files(&arguments.input)?;
     let corpus = CorpusSettings { field: arguments.field.clone(), lossy: arguments.lossy, ..CorpusSettings::default() };
     let count = || data::count_words(&sources, &corpus, &config, &communicator);
+    let reading = communicator.is_first().then(|| Reading::of(&sources));
     let words = device.processor().install(count)?;
+    drop(reading);
     if communicator.is_first() {
         // The other ranks wait, and leave their cores of this host.
         let cpu = engine::Cpu::detect()?;

@@ -290,8 +290,11 @@ fn ids_that_a_model_does_not_have_and_inputs_beyond_its_positions_are_refused() 
         run(&forward).fails_with(&["ids.jsonl:2: ", said]);
         assert!(!Path::new(&out).exists(), "{line}");
     }
-    fs::write(world.path("ids.jsonl"), format!("{good}\n{}\n", long(24))).unwrap();
+    fs::write(world.path("ids.jsonl"), format!("{good}\n\n{}\n", long(24))).unwrap();
     run(&forward).succeeds();
+    let names = engine::io::Safetensors::open(&out).unwrap().names();
+    let counted = |line: &str| names.iter().any(|name| name.starts_with(line));
+    assert!(counted("0.") && counted("2.") && !counted("1."), "a blank line is counted: {names:?}");
 
     let decode = ["tokenizer", "decode", "--tokenizer", &pieces, "--on-error", "stop"];
     for (line, said) in [("7 1000", "`1000`"), ("-1", "`-1`"), ("4294967296", "`4294967296`"), ("x", "`x`")] {

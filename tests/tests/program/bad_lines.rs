@@ -278,6 +278,8 @@ fn names_of_other_formats_are_refused_before_work() {
         run(&["classify", "--model", &no_model, "--input", &texts, "-o", &out]).fails_with(&["name"]);
         assert!(!world.path(name).exists(), "{name}");
     }
+    let model = world.text_path("v.model");
+    run(&["tokenizer", "train", &no_model, "-o", &model]).fails_with(&["v.model", "ends in .json"]);
     for name in ["t.jsonl", "t.csv", "t.tsv.gz", "t.parquet", "t.json.zst", "t.xlsx"] {
         fs::write(world.path(name), "{\"a\": {\"text\": \"rain\"}}\n").unwrap();
         run(&["embed", "--model", &no_model, &world.text_path(name)]).fails_with(&[name, "expected"]);

@@ -171,6 +171,17 @@ fn every_command_accepts(world: &World, run: &str) {
     fs::remove_dir_all(world.path("of-run")).unwrap();
 }
 
+/// Starts a run, ends it by SIGTERM, and expects that it names its model.
+fn stop(arguments: &[String]) {
+    let Started { mut child, rest } = start(arguments).unwrap_or_else(|said| panic!("{said}"));
+    thread::sleep(Duration::from_millis(60));
+    let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(kill.expect("kill is a program").success());
+    assert_eq!(child.wait().expect("it can be waited for").code(), Some(130));
+    let said = rest.join().expect("nothing panics there");
+    assert!(said.contains("the model is in"), "{said}");
+}
+
 #[test]
 fn a_stopped_or_killed_run_leaves_a_model_that_every_command_accepts() {
     let world = World::new();
@@ -179,14 +190,7 @@ fn a_stopped_or_killed_run_leaves_a_model_that_every_command_accepts() {
     fs::write(world.path("task/dev.tsv"), "text\tlabel\nrain\twet\nsun\tdry\n").unwrap();
     // Before the first evaluation: stopped by a signal, and by its time.
     let more = ["schedule.steps=100000", "evaluation.interval=0", "run.checkpoint_interval=0"];
-    let Started { mut child, rest } = start(&world.pretrain("stopped", &more)).unwrap_or_else(|said| panic!("{said}"));
-    thread::sleep(Duration::from_millis(60));
-    assert!(
-        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill is a program").success()
-    );
-    assert_eq!(child.wait().expect("it can be waited for").code(), Some(130));
-    let said = rest.join().expect("nothing panics there");
-    assert!(said.contains("the model is in"), "{said}");
+    stop(&world.pretrain("stopped", &more));
     every_command_accepts(&world, "stopped");
     let told = finish(&mut albert(&world.pretrain("timed", &["--minutes", "0.05"]))).succeeds();
     assert!(told.stderr.contains("done: ") && told.stderr.contains("next: "), "{}", told.stderr);
@@ -222,14 +226,7 @@ fn a_stopped_fine_tuning_leaves_a_model_that_classifies() {
     let task = world.text_path("task");
     let arguments = ["finetune", "classify", "--model", &model, "--data", &task, "-o", &run, "--steps", "100000"];
     let arguments = arguments.iter().map(|&text| text.to_owned()).chain(["evaluation.interval=90000".to_owned()]);
-    let Started { mut child, rest } = start(&arguments.collect::<Vec<_>>()).unwrap_or_else(|said| panic!("{said}"));
-    thread::sleep(Duration::from_millis(60));
-    assert!(
-        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill is a program").success()
-    );
-    assert_eq!(child.wait().expect("it can be waited for").code(), Some(130));
-    let said = rest.join().expect("nothing panics there");
-    assert!(said.contains("the model is in"), "{said}");
+    stop(&arguments.collect::<Vec<_>>());
     let dev = world.text_path("task/dev.tsv");
     for arguments in [
         vec!["classify", "--model", &run, "rain falls"],

@@ -87,7 +87,7 @@ fn damaged_files_of_ones_own_lose_no_row() {
             if let Ok((examples, _)) = reader.read_all() {
                 read += 1;
                 let text = String::from_utf8_lossy(&damaged);
-                // Blank lines are no rows.
+                // Blank lines are not rows.
                 let rows = text.split('\n').filter(|line| !line.trim().is_empty()).count();
                 assert_eq!(examples.len(), rows - header, "{text:?}");
             }

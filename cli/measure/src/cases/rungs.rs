@@ -240,11 +240,15 @@ impl Kernel for Packed<'_> {
 #[expect(clippy::needless_range_loop, reason = "an iterator can become a call without the vector instructions")]
 fn pack(panels: &mut [f32], width: usize, from: &[f32], strides: [usize; 2], lines: usize, depth: usize) {
     for panel in 0..lines.div_ceil(width) {
+        let first = panel * width;
+        let count = width.min(lines - first);
         for q in 0..depth {
-            let together = &mut panels[(panel * depth + q) * width..][..width];
-            for at in 0..width {
-                let line = panel * width + at;
-                together[at] = if line < lines { from[line * strides[0] + q * strides[1]] } else { 0.0 };
+            let together = &mut panels[first * depth + q * width..][..width];
+            for at in 0..count {
+                together[at] = from[(first + at) * strides[0] + q * strides[1]];
+            }
+            for at in count..width {
+                together[at] = 0.0;
             }
         }
     }
@@ -266,10 +270,16 @@ fn add_tile<S: Simd>(simd: S, a: &[f32], b: &[f32], c: &mut [f32], ldc: usize, [
     }
     for row in 0..TILE_ROWS {
         if row < rows {
+            let c = &mut c[row * ldc..][..columns];
+            if columns == width {
+                let (left, right) = (simd.load(c), simd.load(&c[S::LANES..]));
+                simd.store(c, simd.add(left, sums[row][0]));
+                simd.store(&mut c[S::LANES..], simd.add(right, sums[row][1]));
+                continue;
+            }
             let mut line = [0f32; 32];
             simd.store(&mut line, sums[row][0]);
             simd.store(&mut line[S::LANES..], sums[row][1]);
-            let c = &mut c[row * ldc..][..columns];
             for column in 0..columns {
                 c[column] += line[column];
             }

@@ -101,6 +101,8 @@ fn scratch_of<const N: usize>(lengths: [usize; N]) -> usize {
 }
 
 /// Splits scratch into buffers of these lengths.
+// Once a task, and not part of the kernel's machine code.
+#[inline(never)]
 fn split<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut [f32]; N] {
     let mut rest = scratch;
     lengths.map(|length| {

@@ -159,7 +159,8 @@ impl<U: MatrixUnit> Multiplier for Pairs<U> {
         if rows == 0 || columns == 0 || terms == 0 {
             return;
         }
-        let [terms, width, height] = [terms, columns, rows].map(|size| size.next_multiple_of(SIDE));
+        let terms = terms.next_multiple_of(SIDE);
+        let (width, height) = (columns.next_multiple_of(SIDE), rows.next_multiple_of(SIDE));
         assert!(terms <= LARGEST && width <= LARGEST && height <= LARGEST);
         assert!(c.len() >= (height - 1) * LARGEST + width);
         start(simd, begin, rows, width, c);
@@ -265,13 +266,12 @@ impl Kernel for ToPairs<'_> {
 #[inline(always)]
 pub(super) fn round<S: Simd>(simd: S, tile: &mut [f32], keys: usize, queries: usize) {
     let columns = queries.next_multiple_of(tiles::BLOCK);
-    let mut rows = tile.chunks_exact_mut(LARGEST);
-    for row in rows.by_ref().take(keys) {
-        for x in (0..queries).step_by(S::LANES) {
+    for (key, row) in tile.chunks_exact_mut(LARGEST).enumerate().take(keys.next_multiple_of(tiles::BLOCK)) {
+        let filled = if key < keys { queries } else { 0 };
+        for x in (0..filled).step_by(S::LANES) {
             let rounded = simd.round_bf16(simd.load(&row[x..]));
             simd.store(&mut row[x..], rounded);
         }
-        row[queries..columns].fill(0.0);
+        row[filled..columns].fill(0.0);
     }
-    rows.take(keys.next_multiple_of(tiles::BLOCK) - keys).for_each(|row| row[..columns].fill(0.0));
 }
