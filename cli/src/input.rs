@@ -291,7 +291,7 @@ impl Errors {
     /// Description of the limit, once it is reached.
     pub(crate) fn too_many(&self) -> String {
         format!(
-            "{} others cannot be used either (--max-errors {}); is it the right file?",
+            "{} before it could not be used either (--max-errors {}); is it the right file?",
             self.count, self.faults.max_errors
         )
     }

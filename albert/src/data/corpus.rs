@@ -3,7 +3,7 @@
 //! Two layouts ([`TextLayout`]): one sentence a line with a blank line between documents, or running text whose paragraphs
 //! are cut by [`split_sentences`]. Sentences are only trimmed; the tokenizer cleans them. A byte-order mark and carriage
 //! returns are removed. A line of a file may have any length that fits in memory; a document from a pipe or device may have
-//! [`limits::LARGEST_STREAM`] bytes, as one of a compressed file: a thread decodes gzip and zstd ahead. Other compressions and Git
+//! [`engine::io::limits::LARGEST_STREAM`] bytes, as one of a compressed file: a thread decodes gzip and zstd ahead. Other compressions and Git
 //! LFS pointers are errors, also with `lossy`. With [`CorpusSettings::field`] each line is JSON, and a document.
 //!
 //! Cost: reading and checking UTF-8, about 1 GB/s.
@@ -16,7 +16,6 @@ use std::ops::Range;
 use std::path::Path;
 
 use engine::io::hash64;
-use engine::io::limits;
 
 use super::error::DataError;
 use super::json_lines;
@@ -258,11 +257,8 @@ impl Documents {
 
     /// Adds the line in `raw`; true if it ends the document.
     fn take_line(&mut self, is_first: bool) -> Result<bool, DataError> {
-        // HTML is text.
-        if let Some(what) = limits::mistaken(&self.raw).filter(|_| is_first && !self.raw.starts_with(b"<")) {
-            let read = if what.contains("compressed") { "; gzip and zstd are read as they are" } else { "" };
-            let problem = format!("not a text file: {what}{read}");
-            return Err(DataError::input(self.sources[self.source].name(), problem));
+        if is_first {
+            self.sources[self.source].expect_text(&self.raw)?;
         }
         if is_first && self.raw.starts_with(b"\xEF\xBB\xBF") {
             self.raw.drain(..3);

@@ -19,10 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::io::limits::{
-    self,
-    text::{self, Compression},
-};
+use engine::io::limits::{self, text};
 
 use super::error::DataError;
 
@@ -55,7 +52,7 @@ impl<R: BufRead> BufRead for Counted<R> {
     }
 }
 
-/// Source of text. A file may be compressed with gzip or zstd; the path `-` is standard input.
+/// Source of text. A file may be compressed with gzip or zstd, or UTF-16 with a byte-order mark; the path `-` is standard input.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A file.
@@ -88,17 +85,27 @@ impl Source {
         }
     }
 
-    /// True if it is compressed.
-    fn is_compressed(&self) -> Result<bool, DataError> {
+    /// True if it is compressed or UTF-16.
+    fn is_encoded(&self) -> Result<bool, DataError> {
         match self {
-            Self::File(path) => Ok(Compression::of_file(path).map_err(DataError::io(path, "read"))?.is_some()),
+            Self::File(path) => text::is_encoded(path).map_err(DataError::io(path, "read")),
             Self::Memory { .. } => Ok(false),
         }
     }
 
+    /// Refuses files that are not UTF-8 text, by their first line. HTML is text.
+    pub(super) fn expect_text(&self, first_line: &[u8]) -> Result<(), DataError> {
+        let of = |problem: String| DataError::input(self.name(), problem);
+        if let Some(what) = limits::mistaken(first_line).filter(|_| !first_line.starts_with(b"<")) {
+            let read = if what.contains("compressed") { "; gzip and zstd are read as they are" } else { "" };
+            return Err(of(format!("not a text file: {what}{read}")));
+        }
+        text::expect_utf_8(first_line).map_err(|error| of(error.to_string()))
+    }
+
     /// Largest document, and longest line, in bytes: a few bytes of a compressed file may be a gigabyte, and a pipe may have no end.
     pub(super) fn largest_document(&self) -> Result<u64, DataError> {
-        let is_bounded = self.is_lasting() && !self.is_compressed()?;
+        let is_bounded = self.is_lasting() && !self.is_encoded()?;
         Ok(if is_bounded { u64::MAX } else { limits::LARGEST_STREAM })
     }
 
@@ -111,9 +118,9 @@ impl Source {
     fn size(&self) -> Result<u64, DataError> {
         match self {
             Self::File(path) => {
-                if self.is_compressed()? {
-                    let problem = "compressed, and ranks read different parts of a text; unpack it first, or start one \
-                                   process";
+                if self.is_encoded()? {
+                    let problem = "compressed or UTF-16, and ranks read different parts of a text; unpack it and save it as \
+                                   UTF-8 first, or start one process";
                     return Err(DataError::input(self.name(), problem));
                 }
                 let about = std::fs::metadata(path).map_err(DataError::io(path, "read"))?;
@@ -133,7 +140,7 @@ impl Source {
     pub(super) fn open(&self, range: &Range<u64>) -> Result<(Box<dyn BufRead + Send>, u64), DataError> {
         let before = range.start.saturating_sub(1);
         let mut reader: Box<dyn BufRead + Send> = match self {
-            Self::File(path) if !self.is_lasting() || self.is_compressed()? => {
+            Self::File(path) if !self.is_lasting() || self.is_encoded()? => {
                 // One process alone reads it, from the start.
                 let text = text::open(path).and_then(text::ahead).map_err(DataError::io(path, "read"))?;
                 debug_assert!(before == 0);

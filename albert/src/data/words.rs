@@ -113,6 +113,9 @@ fn count_part(
             let read = read.and_then(|read| if read as u64 > limit { Err(too_long("line", limit)) } else { Ok(()) });
             read.map_err(DataError::io(Path::new(&source.name()), "read"))?;
         }
+        if position == 0 {
+            source.expect_text(&raw)?;
+        }
         let is_end = raw.is_empty();
         position += raw.len() as u64;
         bytes += raw.len();

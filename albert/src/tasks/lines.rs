@@ -2,7 +2,7 @@
 //! gzip and zstd are decoded. Limits: 1 GiB a line, 256 MiB in a compressed file, a pipe or a device.
 
 use engine::io::limits::LARGEST_STREAM;
-use engine::io::limits::text::{self, BYTE_ORDER_MARK, Compression, LineError, Text};
+use engine::io::limits::text::{self, BYTE_ORDER_MARK, LineError, Text};
 use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) fn open_lines(path: &Path) -> Result<Input, TaskError> {
 /// True if a byte of text is a byte of the file.
 fn is_plain_file(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|about| about.is_file())
-        && Compression::of_file(path).is_ok_and(|compression| compression.is_none())
+        && text::is_encoded(path).is_ok_and(|is_encoded| !is_encoded)
 }
 
 /// Ending of a file's name in lower case, without that of a compression; `jsonl` for standard input.

@@ -68,9 +68,7 @@ impl ColumnSpec<'_> {
         });
         let (column, setting, known) = (self.column, self.setting, listed_of(first.iter(), count));
         let only = if let [only] = first { only.as_ref() } else { "" };
-        let remedy = if first.iter().any(|name| name.as_ref().contains('\0')) {
-            "it seems to be UTF-16 without a byte-order mark; save it as UTF-8".to_owned()
-        } else if let Some(separator) = only.chars().find(|c| ",;|\t".contains(*c)) {
+        let remedy = if let Some(separator) = only.chars().find(|c| ",;|\t".contains(*c)) {
             format!("its delimiter seems to be {separator:?}; a .csv has commas, semicolons or TABs, a .tsv has TABs")
         } else {
             format!("name the column with --set {setting}=NAME{example}")

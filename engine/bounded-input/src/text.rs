@@ -58,19 +58,35 @@ impl Compression {
     pub fn of(bytes: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find_map(|(kind, magic)| bytes.starts_with(magic).then_some(kind))
     }
+}
 
-    /// Compression of the file at `path`; `None` for other files, and for what is no regular file.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn of_file(path: &Path) -> io::Result<Option<Self>> {
-        if is_standard_input(path) || !std::fs::metadata(path)?.is_file() {
-            return Ok(None);
-        }
-        let mut head = Vec::new();
-        File::open(path)?.take(Self::LONGEST as u64).read_to_end(&mut head)?;
-        Ok(Self::of(&head))
+/// True if the file at `path` is compressed, or UTF-16 with a byte-order mark: its bytes are not those of its text. False for what
+/// is not a regular file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn is_encoded(path: &Path) -> io::Result<bool> {
+    if is_standard_input(path) || !std::fs::metadata(path)?.is_file() {
+        return Ok(false);
     }
+    let mut head = Vec::new();
+    File::open(path)?.take(Compression::LONGEST as u64).read_to_end(&mut head)?;
+    Ok(Compression::of(&head).is_some() || is_utf_16(&head))
+}
+
+/// Refuses text that begins as UTF-32, or as UTF-16 without a byte-order mark: read as UTF-8, it would have a NUL after each letter.
+///
+/// # Errors
+/// `head`, the first bytes of the text, is of one of these kinds.
+pub fn expect_utf_8(head: &[u8]) -> io::Result<()> {
+    let head = &head[..head.len().min(4)];
+    let is_wide = if is_utf_16(head) {
+        head.get(2..) == Some(&[0, 0])
+    } else {
+        head.contains(&0) && head.iter().any(|&byte| byte != 0)
+    };
+    let problem = "it is UTF-32, UTF-16 without a byte-order mark, or not text; save it as UTF-8";
+    if is_wide { Err(io::Error::new(io::ErrorKind::InvalidData, problem)) } else { Ok(()) }
 }
 
 /// True for the name of standard input.
@@ -210,6 +226,11 @@ fn skip_line(text: &mut Text, end: u8) -> io::Result<()> {
 /// Byte-order marks of UTF-16, which Excel's "Unicode text" begins with.
 const UTF_16: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
+/// True if `head` begins with one of [`UTF_16`].
+fn is_utf_16(head: &[u8]) -> bool {
+    UTF_16.iter().any(|mark| head.starts_with(mark))
+}
+
 /// UTF-8 of a text in UTF-16 with a byte-order mark; what is not valid becomes U+FFFD.
 fn from_utf_16(text: impl Read + Send + 'static) -> Text {
     Box::new(BufReader::with_capacity(BUFFER, DecodeReaderBytes::new(text)))
@@ -218,7 +239,8 @@ fn from_utf_16(text: impl Read + Send + 'static) -> Text {
 /// UTF-8 of a decompressed text, which may be UTF-16.
 fn transcoded(mut text: Text) -> io::Result<Text> {
     let head = text.fill_buf()?;
-    Ok(if UTF_16.iter().any(|mark| head.starts_with(mark)) { from_utf_16(text) } else { text })
+    expect_utf_8(head)?;
+    Ok(if is_utf_16(head) { from_utf_16(text) } else { text })
 }
 
 /// The text of `source`, which may be compressed or UTF-16. Waits for the first bytes, and for more only if they may be of a compressed
@@ -242,12 +264,12 @@ pub fn decoded(mut source: impl Read + Send + 'static) -> io::Result<Text> {
     match Compression::of(head) {
         Some(Compression::Gzip) => transcoded(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(all)))),
         Some(Compression::Zstd) => transcoded(Box::new(BufReader::with_capacity(BUFFER, Frames::new(all)))),
-        None if UTF_16.iter().any(|mark| head.starts_with(mark)) => Ok(from_utf_16(all)),
+        None if is_utf_16(head) => expect_utf_8(head).map(|()| from_utf_16(all)),
         None => match mistaken(head).filter(|what| what.contains("compressed") || what.contains("archive")) {
             Some(what) => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, format!("{what}; gzip and zstd are read as they are")))
             }
-            None => Ok(Box::new(all)),
+            None => expect_utf_8(head).map(|()| Box::new(all) as Text),
         },
     }
 }
@@ -512,6 +534,22 @@ mod tests {
                 assert_eq!(lines.next().unwrap(), Some("café 😀"));
                 assert_eq!(lines.next().unwrap(), Some("b"));
             }
+        }
+    }
+
+    #[test]
+    fn text_of_wider_characters_is_refused() {
+        let wide = |text: &str, before: usize, after: usize| -> Vec<u8> {
+            text.bytes().flat_map(|byte| [vec![0; before], vec![byte], vec![0; after]].concat()).collect()
+        };
+        let marked = [b"\xff\xfe\0\0".to_vec(), wide("a", 0, 3)].concat();
+        for bytes in [wide("ab", 0, 1), wide("ab", 1, 0), wide("a", 0, 3), wide("a", 3, 0), marked] {
+            for bytes in [gzip(&bytes), bytes] {
+                assert!(read(bytes).unwrap_err().to_string().starts_with("it is UTF-32, UTF-16 without"));
+            }
+        }
+        for text in ["", "a", "ab\nc\0", "\u{feff}a"] {
+            assert_eq!(read(text.into()).unwrap(), text.as_bytes(), "{text:?}");
         }
     }
 

@@ -218,7 +218,7 @@ pub fn predict_all(mut begins: impl FnMut(usize, &str)) -> Result<Vec<Vec<Predic
     predicted.collect()
 }
 
-/// Predictions of all [`GROUPS`] as Markdown tables: the output of `albert kernels predict`.
+/// Predictions of all [`GROUPS`] as Markdown tables: the output of `albert kernels predict --markdown`.
 pub fn report(predictions: &[Vec<Prediction>]) -> String {
     let tables = GROUPS.iter().zip(predictions);
     tables.map(|(group, predictions)| format!("## {}\n\n{}\n", group.title, Table(predictions))).collect()

@@ -4,9 +4,10 @@
 
 mod launch;
 mod list;
+mod predict;
 mod simulate;
 
-use crate::{output::results, progress::Progress};
+use crate::output::results;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use kernels::{OPERATIONS, operation::Program};
@@ -20,7 +21,7 @@ pub(crate) enum Command {
     /// Print the PTX of a kernel
     Ptx(PtxArguments),
     /// Predict the time of each kernel of a training step on an H200, from the simulator's counts
-    Predict,
+    Predict(predict::Arguments),
     /// Run any PTX file on a simulated GPU: values, races, bank conflicts
     Simulate(simulate::Arguments),
 }
@@ -41,15 +42,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::List(arguments) => list::run(arguments),
         Command::Ptx(arguments) => ptx(arguments),
-        Command::Predict => {
-            let groups = kernels::predicted::GROUPS.len();
-            let mut progress = Progress::new("group", 0, groups as u64);
-            let predictions = kernels::predicted::predict_all(|done, title| progress.step(done as u64, title));
-            progress.finish();
-            let predictions = predictions.map_err(anyhow::Error::msg)?;
-            write!(results(), "{}", kernels::predicted::report(&predictions))?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Predict(arguments) => predict::run(arguments).map(|()| ExitCode::SUCCESS),
         Command::Simulate(arguments) => Ok(simulate::run(arguments)),
     }
 }
