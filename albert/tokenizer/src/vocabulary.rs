@@ -244,10 +244,14 @@ fn continues_word(c: char) -> bool {
     is_part && !is_east_asian(c) && !unspaced.contains(&c.script())
 }
 
-/// True for Han and Kana with their marks of script Common.
-pub(super) fn is_east_asian(c: char) -> bool {
-    matches!(c.script(), Script::Han | Script::Hiragana | Script::Katakana | Script::Bopomofo)
-        || matches!(c, '\u{30fc}' | '\u{ff70}' | '\u{ff9e}' | '\u{ff9f}')
+/// True for Han and Kana with their marks.
+fn is_east_asian(c: char) -> bool {
+    matches!(c.script(), Script::Han | Script::Hiragana | Script::Katakana | Script::Bopomofo) || is_kana_mark(c)
+}
+
+/// True for the marks of Kana that are of script Common.
+pub(super) fn is_kana_mark(c: char) -> bool {
+    matches!(c, '\u{30fc}' | '\u{ff70}' | '\u{ff9e}' | '\u{ff9f}')
 }
 
 #[cfg(test)]

@@ -148,7 +148,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     tell!(
         "next: {program} classify --model {place}/classifier \"He was buried with his fathers in the city of David.\""
     );
-    tell!("      {program} fill-mask --model {place} \"He went out of the [MASK].\"");
     tell!("      {program} finetune classify --model {place} --train FILE.tsv -o runs/mine    columns: text, label");
     Ok(ExitCode::SUCCESS)
 }

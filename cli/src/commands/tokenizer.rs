@@ -278,8 +278,14 @@ fn encode(arguments: &Encode) -> Result<()> {
         }
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let encoded = cpu.install(|| tokenizer.encode_batch(&texts))?.into_iter().map(|ids| {
-            let ids = around[0].iter().chain(&ids).chain(&around[1]).map(u32::to_string);
-            Ok(ids.collect::<Vec<_>>().join(" "))
+            let (mut text, mut digits) = (String::with_capacity(6 * ids.len()), itoa::Buffer::new());
+            for &id in around[0].iter().chain(&ids).chain(&around[1]) {
+                if !text.is_empty() {
+                    text.push(' ');
+                }
+                text += digits.format(id);
+            }
+            Ok(text)
         });
         Ok(encoded.collect())
     };

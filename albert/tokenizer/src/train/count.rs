@@ -10,7 +10,7 @@ use unicode_script::{Script, UnicodeScript};
 
 use super::{Counts, TrainerConfig, losses};
 use crate::TokenizerError;
-use crate::vocabulary::is_east_asian;
+use crate::vocabulary::is_kana_mark;
 
 /// Distinct strings, sorted by bytes, with their counts.
 pub(super) type Counted = Vec<(Box<[u8]>, u64)>;
@@ -212,10 +212,12 @@ fn required_characters(
 
 /// Script for the segmentation: Kana and Han are one, inherited characters have none.
 fn script_of(c: char) -> Option<Script> {
-    match c.script() {
+    // Finding a script takes a search in a table.
+    let script = if c.is_ascii_alphabetic() { Script::Latin } else { c.script() };
+    match script {
         Script::Inherited => None,
-        Script::Bopomofo => Some(Script::Bopomofo),
-        _ if is_east_asian(c) => Some(Script::Han),
+        Script::Hiragana | Script::Katakana => Some(Script::Han),
+        _ if is_kana_mark(c) => Some(Script::Han),
         script => Some(script),
     }
 }

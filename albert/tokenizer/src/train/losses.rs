@@ -7,7 +7,8 @@
 //!
 //! Annex 29 separates words without spaces: a run of Katakana is a word, and so is each Hiragana, Han or Thai character with
 //! its marks. The sample is all of the first 2^15 lines, then half, a quarter, ... of later ones with weight 2, 4, ..., so its
-//! cost does not grow with the corpus and the shares are those of all lines.
+//! cost does not grow with the corpus and the shares are those of all lines. Of lines whose words lose nothing, a sixteenth with
+//! weight 16 is enough: finding words takes longer than the rest of counting.
 //!
 //! Thresholds: in frequency lists of 43 languages, stripping accents merges at most 0.010 % of the occurrences of English,
 //! Indonesian, Malay and Filipino, and changes less than 0.05 %. In Latin, Cyrillic, Greek, Arabic, Indic and Japanese script it
@@ -29,6 +30,8 @@ use crate::{Cleaning, Normalization};
 pub(super) const SAMPLED: u8 = 1;
 /// Lines that are all sampled, as a power of two.
 const ALL: u32 = 14;
+/// Lines without a character that cleaning may lose, for each one that is sampled.
+const PLAIN: u64 = 16;
 /// Share of occurrences that are merged.
 const MERGED: f64 = 0.001;
 /// Share of occurrences that are changed.
@@ -62,10 +65,16 @@ pub enum LossKind {
 
 /// Adds the words of line `index` to `sample`, if it is sampled.
 pub(super) fn add(sample: &mut Counts<Box<[u8]>>, cleaning: Cleaning, index: u64, line: &str) {
-    let stride = (index >> ALL).next_power_of_two();
     let loses = cleaning.lowercase || cleaning.strip_accents || cleaning.normalization == Normalization::Released;
+    let mut stride = (index >> ALL).next_power_of_two();
     if !loses || !index.is_multiple_of(stride) {
         return;
+    }
+    if !line.chars().any(may_be_lost) {
+        stride *= PLAIN;
+        if !index.is_multiple_of(stride) {
+            return;
+        }
     }
     let mut key = vec![SAMPLED];
     let mut count = |text: &str| {
@@ -79,6 +88,11 @@ pub(super) fn add(sample: &mut Counts<Box<[u8]>>, cleaning: Cleaning, index: u64
         }
     };
     if line.is_ascii() { count(line) } else { count(&line.nfc().collect::<String>()) }
+}
+
+/// False for ASCII, and for the dashes and quotation marks of English text.
+fn may_be_lost(c: char) -> bool {
+    c >= '\u{c0}' && !('\u{2010}'..='\u{206f}').contains(&c)
 }
 
 /// The losses of `cleaning` on the sampled words that exceed a threshold.
