@@ -17,8 +17,9 @@
 //! Source: Unicode Standard Annex 29.
 
 use std::collections::BTreeMap;
+use std::hash::Hasher;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -71,10 +72,13 @@ pub(super) fn add(sample: &mut Counts<Box<[u8]>>, cleaning: Cleaning, index: u64
         return;
     }
     if !line.chars().any(may_be_lost) {
-        stride *= PLAIN;
-        if !index.is_multiple_of(stride) {
+        // By content, so that several ranks sample the lines of one process.
+        let mut hasher = FxHasher::default();
+        hasher.write(line.as_bytes());
+        if !hasher.finish().is_multiple_of(PLAIN) {
             return;
         }
+        stride *= PLAIN;
     }
     let mut key = vec![SAMPLED];
     let mut count = |text: &str| {
