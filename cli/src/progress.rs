@@ -153,7 +153,7 @@ impl Drop for Reading {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // Progress that cannot be shown is no reason to fail.
+            // A panic of the progress thread must not fail the command.
             let _ = thread.join();
         }
     }

@@ -72,7 +72,7 @@ pub(super) fn add(sample: &mut Counts<Box<[u8]>>, cleaning: Cleaning, index: u64
         return;
     }
     if !line.chars().any(may_be_lost) {
-        // By content, so that several ranks sample the lines of one process.
+        // By content: ranks, which count lines from 0 each, choose the lines that one process would.
         let mut hasher = FxHasher::default();
         hasher.write(line.as_bytes());
         if !hasher.finish().is_multiple_of(PLAIN) {
