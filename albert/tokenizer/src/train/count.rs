@@ -63,7 +63,7 @@ pub struct WordCounts {
     counts: Counts<Box<[u8]>>,
     /// Sampled words before cleaning (`losses.rs`).
     pub(super) sample: Counts<Box<[u8]>>,
-    lines: u64,
+    pub(super) lines: u64,
     skipped: u64,
 }
 

@@ -6,9 +6,11 @@
 //! ```
 //!
 //! Annex 29 separates words without spaces: a run of Katakana is a word, and so is each Hiragana, Han or Thai character with
-//! its marks. The sample is all of the first 2^15 lines, then half, a quarter, ... of later ones with weight 2, 4, ..., so its
-//! cost does not grow with the corpus and the shares are those of all lines. Of lines whose words lose nothing, a sixteenth with
-//! weight 16 is enough: finding words takes longer than the rest of counting.
+//! its marks. The sample of a corpus of fewer than 2^15 lines is all of them, of a larger one the 2^14 to 2^15 lines whose hash
+//! ends in enough zeros, so its cost does not grow with the corpus. It is the same however the lines are divided among threads
+//! and ranks: a word is counted by the zeros of its line, its *level*, and low levels are left out when the number of lines is
+//! known. Of lines whose words lose nothing, a sixteenth with weight 16 is enough: finding words takes longer than the rest of
+//! counting.
 //!
 //! Thresholds: in frequency lists of 43 languages, stripping accents merges at most 0.010 % of the occurrences of English,
 //! Indonesian, Malay and Filipino, and changes less than 0.05 %. In Latin, Cyrillic, Greek, Arabic, Indic and Japanese script it
@@ -29,10 +31,10 @@ use crate::{Cleaning, Normalization};
 
 /// First byte of a sampled word, which no cleaned word contains.
 pub(super) const SAMPLED: u8 = 1;
-/// Lines that are all sampled, as a power of two.
-const ALL: u32 = 14;
-/// Lines without a character that cleaning may lose, for each one that is sampled.
-const PLAIN: u64 = 16;
+/// Lines of a corpus that is sampled as a whole, as a power of two.
+const ALL: u32 = 15;
+/// Lines without a character that cleaning may lose, for each one that is sampled, as a power of two.
+const PLAIN: u32 = 4;
 /// Share of occurrences that are merged.
 const MERGED: f64 = 0.001;
 /// Share of occurrences that are changed.
@@ -64,30 +66,33 @@ pub enum LossKind {
     DotlessI,
 }
 
-/// Adds the words of line `index` to `sample`, if it is sampled.
-pub(super) fn add(sample: &mut Counts<Box<[u8]>>, cleaning: Cleaning, index: u64, line: &str) {
+/// Lowest level of the sample of a corpus of `lines` lines.
+fn lowest_level(lines: u64) -> u32 {
+    u64::BITS - (lines >> ALL).leading_zeros()
+}
+
+/// Adds the words of `line` to `sample`, behind [`SAMPLED`] and the line's level, if a corpus of `lines` lines or more may need them.
+pub(super) fn add(sample: &mut Counts<Box<[u8]>>, cleaning: Cleaning, lines: u64, line: &str) {
     let loses = cleaning.lowercase || cleaning.strip_accents || cleaning.normalization == Normalization::Released;
-    let mut stride = (index >> ALL).next_power_of_two();
-    if !loses || !index.is_multiple_of(stride) {
+    let mut hasher = FxHasher::default();
+    hasher.write(line.as_bytes());
+    let zeros = hasher.finish().trailing_zeros();
+    let lowest = lowest_level(lines);
+    if !loses || zeros < lowest {
         return;
     }
-    if !line.chars().any(may_be_lost) {
-        // By content: ranks, which count lines from 0 each, choose the lines that one process would.
-        let mut hasher = FxHasher::default();
-        hasher.write(line.as_bytes());
-        if !hasher.finish().is_multiple_of(PLAIN) {
-            return;
-        }
-        stride *= PLAIN;
+    let rarity = if line.chars().any(may_be_lost) { 0 } else { PLAIN };
+    if zeros < lowest + rarity {
+        return;
     }
-    let mut key = vec![SAMPLED];
+    let mut key = vec![SAMPLED, (zeros - rarity) as u8];
     let mut count = |text: &str| {
         for word in text.unicode_words() {
-            key.truncate(1);
+            key.truncate(2);
             key.extend_from_slice(word.as_bytes());
             match sample.get_mut(key.as_slice()) {
-                Some(total) => *total += stride,
-                None => drop(sample.insert(key.as_slice().into(), stride)),
+                Some(total) => *total += 1 << rarity,
+                None => drop(sample.insert(key.as_slice().into(), 1 << rarity)),
             }
         }
     };
@@ -99,10 +104,14 @@ fn may_be_lost(c: char) -> bool {
     c >= '\u{c0}' && !('\u{2010}'..='\u{206f}').contains(&c)
 }
 
-/// The losses of `cleaning` on the sampled words that exceed a threshold.
-pub(super) fn find(sample: &Counts<Box<[u8]>>, cleaning: Cleaning) -> Vec<Loss> {
-    let text = |word: &'_ [u8]| String::from_utf8(word[1..].to_vec()).expect("sampled words are text");
-    let words: Vec<(String, u64)> = sample.iter().map(|(word, &count)| (text(word), count)).collect();
+/// The losses of `cleaning` that exceed a threshold, in the `sample` of a corpus of `lines` lines.
+pub(super) fn find(sample: &Counts<Box<[u8]>>, lines: u64, cleaning: Cleaning) -> Vec<Loss> {
+    let lowest = lowest_level(lines);
+    let mut totals: FxHashMap<&str, u64> = FxHashMap::default();
+    for (key, count) in sample.iter().filter(|(key, _)| u32::from(key[1]) >= lowest) {
+        *totals.entry(std::str::from_utf8(&key[2..]).expect("sampled words are text")).or_default() += count;
+    }
+    let words: Vec<(String, u64)> = totals.into_iter().map(|(word, count)| (word.to_owned(), count)).collect();
     let all = words.iter().map(|(_, count)| count).sum();
     [accents(&words, cleaning, all), joiners(&words, cleaning, all), dotless_i(&words, cleaning, all)]
         .into_iter()

@@ -270,7 +270,7 @@ pub fn train_on_words(
     mut progress: impl FnMut(Progress),
 ) -> Result<Tokenizer, TokenizerError> {
     config.check()?;
-    let losses = losses::find(&words.sample, config.cleaning);
+    let losses = losses::find(&words.sample, words.lines, config.cleaning);
     let corpus = count::Corpus::new(words, config)?;
     progress(Progress::Counted {
         lines: corpus.lines,

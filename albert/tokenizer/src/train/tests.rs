@@ -281,3 +281,25 @@ fn digamma_has_its_known_values() {
         assert!((digamma(x) - expected).abs() < 1e-9, "digamma({x}) = {}, expected {expected}", digamma(x));
     }
 }
+
+#[test]
+fn losses_do_not_depend_on_who_counts() {
+    // Beyond the size at which the sample is a part of the corpus; one line in 40 has a word that stripping accents merges.
+    let lines: Vec<String> = (0..150_000)
+        .map(|number| if number % 40 == 0 { format!("würde {number}") } else { format!("wurde {number}") })
+        .collect();
+    let config = config(400);
+    let mut whole = WordCounts::default();
+    lines.chunks(999).for_each(|part| whole.add(part, &config));
+    let expected = losses::find(&whole.sample, whole.lines, config.cleaning);
+    let [loss] = expected.as_slice() else { panic!("{expected:?}") };
+    assert!((loss.merged - 0.0125).abs() < 0.002, "one in 80 words: {loss:?}");
+    let mut sum = WordCounts::default();
+    for rank in 0..3 {
+        let mut part = WordCounts::default();
+        let own: Vec<&String> = lines.iter().skip(rank).step_by(3).collect();
+        part.add(&own, &config);
+        part.for_each_message(1000, |message| sum.add_message(message)).unwrap();
+    }
+    assert_eq!(losses::find(&sum.sample, sum.lines, config.cleaning), expected);
+}
