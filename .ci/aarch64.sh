@@ -114,9 +114,9 @@ tests() {
   echo "$name under qemu-aarch64: $line, $((SECONDS - started)) s"
 }
 ignored=0
-tests "tests of ${modules[*]}" env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package albert-kernels --lib \
+tests "tests of ${modules[*]}" env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package albert-kernels --package albert-kernels-proof --lib \
   --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}"
-tests "recorded bits of kernels" env ALBERT_BITS_FLOPS=100000 cargo test --offline --package albert-kernels --lib \
+tests "recorded bits of kernels" env ALBERT_BITS_FLOPS=100000 cargo test --offline --package albert-kernels-proof --lib \
   --target "$target" -- bits::
 tests "recorded bits of runs" env ALBERT_ISA=neon cargo test --offline --package albert-program --target "$target" -- verify::
 echo "aarch64: $passed passed, $failed failed, $ignored skipped"

@@ -16,7 +16,7 @@ export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only
 # Some tests request more memory than the machine has and expect an error.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 target=x86_64-unknown-linux-gnu
-runs=(test --quiet --target "$target" --config 'profile.dev.package.kernels.opt-level=1')
+runs=(test --quiet --target "$target" --config 'profile.dev.package.albert-kernels.opt-level=1')
 skipped=(--skip ptx:: --skip every_case_of --skip simulated --skip predicted --skip machine_code
   --skip a_refused)
 log=$(mktemp)
@@ -26,7 +26,7 @@ started=$SECONDS
 run() {
   cargo "${runs[@]}" "$@" 2>&1 | tee -a "$log"
 }
-run -p albert-kernels --lib --test arguments -- "${skipped[@]}"
+run -p albert-kernels -p albert-kernels-proof --lib --test arguments -- "${skipped[@]}"
 if [ "${1:-}" != kernels ]; then
   run -p albert-engine --lib --tests -- "${skipped[@]}"
 fi
@@ -38,7 +38,7 @@ if grep -q 'ERROR: AddressSanitizer' "$log"; then
 fi
 
 # The planted fault proves that the sanitizer is active.
-if PLANTED_BUG=pack cargo "${runs[@]}" -p albert-kernels --test arguments -- slices_of_exactly_the_span > "$log" 2>&1; then
+if PLANTED_BUG=pack cargo "${runs[@]}" -p albert-kernels-proof --test arguments -- slices_of_exactly_the_span > "$log" 2>&1; then
   echo "AddressSanitizer missed the planted read of one element past a packed operand" >&2
   exit 1
 fi

@@ -17,12 +17,16 @@ from circles import Target, tokens
 LAYERS = {
     "ptx": {},
     "albert-kernels": {"ptx"},
+    "albert-kernels-cuda": {"albert-kernels", "ptx"},
+    "albert-kernels-proof": {"albert-kernels", "albert-kernels-cuda", "ptx"},
     "bounded-input": {},
-    "albert-engine": {"albert-kernels", "ptx", "bounded-input", "cudarc", "memmap2"},
+    "albert-engine": {"albert-kernels", "albert-kernels-cuda", "ptx", "bounded-input", "cudarc", "memmap2"},
     "albert-tokenizer": {"bounded-input"},
     "albert-model": {"albert-engine", "albert-tokenizer"},
     "albert-measure": {"albert-model", "albert-engine", "albert-kernels"},
-    "albert-program": {"albert-measure", "albert-model", "albert-engine", "albert-kernels", "ptx"},
+    "albert-program": {
+        "albert-measure", "albert-model", "albert-engine", "albert-kernels", "albert-kernels-cuda", "albert-kernels-proof", "ptx"
+    },
 }
 WRAPPED = {"cudarc", "memmap2"}
 ABOVE = {"albert-benches", "albert-tests"}  # any
@@ -32,7 +36,7 @@ PROGRAM, ITS_KERNELS = "cli/src/main.rs", "cli/src/commands/kernels/"
 UNSAFE = re.compile(
     r"kernels/src/(pool|simd|tiles|gemm|int8|attention|layernorm|activation|softmax|cross_entropy|embedding|dropout|reduce|optimizer"
     r"|elementwise)/|kernels/src/(rows|rowwise)\.rs|engine/src/(memory|device)/|engine/src/communicator/(library|mpi|nccl|start)\.rs"
-    r"|engine/src/io/mmap\.rs|kernels/(examples|tests/team)/|kernels/tests/guard_pages|cli/measure/src/peers/|benches/|tests/"
+    r"|engine/src/io/mmap\.rs|kernels/(examples|tests/team)/|kernels/proof/tests/guard_pages|cli/measure/src/peers/|benches/|tests/"
 )
 
 
@@ -58,7 +62,7 @@ def main():
         named = module.paths + [(path, 0) for paths in module.names.values() for path in paths]
         for path, line in named:
             crate = path[path[0] == "::"]
-            if crate in ("kernels", "ptx") and (len(path) > 1 or line == 0) and not file.startswith(ITS_KERNELS):
+            if crate in ("kernels", "kernels_cuda", "ptx") and (len(path) > 1 or line == 0) and not file.startswith(ITS_KERNELS):
                 if program.resolve(module, path[:2]) is None:
                     wrong.append(f"{file}{f':{line}' * bool(line)}: only {ITS_KERNELS} may import {crate}")
 

@@ -77,7 +77,7 @@ plant links quick "a reference to a page that does not exist" "no such file: now
 plant links quick "a heading renamed" "no such heading: #ranks" "sed -i 's/^## Ranks/## Processes/' docs/checks.md"
 plant circles quick "\`use super::encoder; encoder::Blocks\` in \`composed.rs\`" "circle of model::composed, model::encoder" "echo 'use super::encoder; type Planted = encoder::Blocks;' >>albert/src/model/composed.rs"
 plant circles quick "\`circles.py\` follows no paths in code" "0 circles found" "sed -i 's/len(path) > 1 or word not in NOT_A_PATH/False/' .ci/circles.py"
-plant features quick "a feature of a dev-dependency that \`tests\` does not name" "other features in" "sed -i '/^log = /d' tests/Cargo.toml"
+plant features quick "a feature of a dev-dependency that \`cli\` does not name" "other features than" "sed -i '/^log = /d' cli/Cargo.toml"
 plant scripts quick "a syntax error in the last script" ".ci/wheel.sh: the syntax is wrong" "echo 'if' >>.ci/wheel.sh"
 plant scripts quick "a script that nothing calls" "orphan.sh: nothing calls it" "cp .ci/loom.sh .ci/orphan.sh"
 plant scripts quick "a step without a planted fault" "new: no planted fault" "sed -i 's/^finish$/step new \"new\" true\nfinish/' .ci/run"
@@ -90,7 +90,7 @@ plant tests 2 "input that ends silently at its limit" "panicked at engine/bounde
 plant lints 1 "\`&Vec\` as a parameter" "writing \`&Vec\` instead of" "printf '\n/// Length.\npub fn length(x: &Vec<u8>) -> usize {\n    x.len()\n}\n' >>kernels/ptx/src/lib.rs" "CI_PACKAGES='-p ptx' .ci/run lints"
 plant doc 1 "a link to an item that does not exist" "unresolved link to" "printf '\n/// [\`Nowhere\`]\npub struct Somewhere;\n' >>kernels/ptx/src/lib.rs" "CI_PACKAGES='-p ptx' .ci/run doc"
 plant instances 8 "one kernel fewer is known than \`engine\` compiles" "10 were expected" "sed -i 's/^known=11/known=10/' .ci/instances.sh" "cargo build --quiet --workspace --lib && .ci/run instances"
-plant ptx 8+ "a row that allows one register" "registers, expected at most 1" "sed -i 's/Self { name, sm: module.sm(), text, listing, registers,/Self { name, sm: module.sm(), text, listing, registers: registers.min(1),/' kernels/src/case.rs"
+plant ptx 8+ "a row that allows one register" "registers, expected at most 1" "sed -i 's/Self { name, sm: module.sm(), text, listing, registers,/Self { name, sm: module.sm(), text, listing, registers: registers.min(1),/' kernels/cuda/src/program.rs"
 plant soundness 8 "extents that wrap" "FAILED: soundness" "sed -i 's/rows.saturating_mul(columns)/rows.wrapping_mul(columns)/; s/row.saturating_mul(leading).saturating_add/row.wrapping_mul(leading).wrapping_add/' kernels/src/extent.rs"
 plant machine-code 8 "a call in the loop of the microkernel" "calls or spills" "sed -i '/fn multiply_add(self, a: S::F32, b: S::F32, sum: S::F32)/,/^    }/s/self.0.mul_add(a, b, sum)/{ planted(); self.0.mul_add(a, b, sum) }/' kernels/src/gemm/cpu/microkernel.rs && printf '\n#[inline(never)]\nfn planted() {\n    std::hint::black_box(0);\n}\n' >>kernels/src/gemm/cpu/microkernel.rs" "cargo test --quiet --release --workspace --lib machine_code -- --show-output"
 plant machine-code 12 "a closure called twice in a rung of \`measure\`" "call generic code" "python3 -c 'p = \"cli/measure/src/cases/rungs.rs\"; s = open(p).read(); a = s.rindex(\"        for row in 0..TILE_ROWS {\n            let factor\"); b = s.index(\"        }\n\", a) + 10; open(p, \"w\").write(s[:a] + \"let mut planted = |half: usize, b: S::F32| (0..TILE_ROWS).for_each(|row| sums[row][half] = simd.mul_add(simd.splat(a[row]), b, sums[row][half]));\nplanted(0, left);\nplanted(1, right);\n\" + s[b:])'" "cargo build --quiet --release --workspace --bin albert && .ci/run machine-code"
@@ -115,7 +115,7 @@ plant browser 12+ "pages are 3,000 pixels wide" "pixels wide in a window" "sed -
 plant gpu 15+ "hanging and crashed cases do not change the exit code" "ended with code" "sed -i 's/HUNG | CRASHED | CUT) broken=1/NEVER) broken=1/' benches/cuda/first.sh" ".ci/full gpu"
 plant package 3 "\`ptx\` includes a file outside of its package" "README.md" "printf '\n/// Outside of the package.\npub const OUTSIDE: &str = include_str!(\"../../../README.md\");\n' >>kernels/ptx/src/lib.rs; git -c user.name=ci -c user.email=ci@localhost commit --quiet --all --message planted" ".ci/full package"
 plant package 12 "\`map\` in the loop of a kernel outside of the workspace" "call generic code" "sed -i 's/^planted = \[\]/default = [\"planted\"]\nplanted = []/' tests/own-kernel/Cargo.toml; git -c user.name=ci -c user.email=ci@localhost commit --quiet --all --message planted" ".ci/full package"
-plant sentryward 8+ "no barrier between the warps' partial results and their sum" "FAILED" "python3 -c 'p = \"kernels/src/row_team.rs\"; s = open(p).read(); a, b = s.rsplit(\"        k.bar_sync();\n\", 1); open(p, \"w\").write(a + b)'" ".ci/sentryward.sh softmax"
+plant sentryward 8+ "no barrier between the warps' partial results and their sum" "FAILED" "python3 -c 'p = \"kernels/cuda/src/row_team.rs\"; s = open(p).read(); a, b = s.rsplit(\"        k.bar_sync();\n\", 1); open(p, \"w\").write(a + b)'" ".ci/sentryward.sh softmax"
 
 [ "${wanted[*]:-}" != --list ] || exit 0
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -2,7 +2,7 @@
 # Assembles every PTX program of the table of operations with NVIDIA's assembler, which needs no GPU, for every architecture
 # that the program supports. A program fails if ptxas rejects it or warns, if it spills registers, needs a stack, uses more
 # registers than its row allows, or if the disassembly lacks a machine instruction that the row names (tensor cores,
-# asynchronous copies). Then PTX that nvcc writes from kernels/tests/programs/nvcc is run in the simulator and
+# asynchronous copies). Then PTX that nvcc writes from kernels/proof/tests/programs/nvcc is run in the simulator and
 # compared with our kernel.
 #
 # ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. Checks whose tool cannot be
@@ -77,7 +77,7 @@ if [ -z "$(tool nvvm/bin/cicc)" ]; then
   echo "SKIPPED: nvcc cannot be installed: ${reason:-not in the wheels}"
   skipped=$((skipped + 1))
 else
-  PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/tests/programs/nvcc/bias_gelu.cu \
+  PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/proof/tests/programs/nvcc/bias_gelu.cu \
     --output-file "$work/nvcc.ptx"
   if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test programs nvcc -- --ignored >"$work/nvcc.log" 2>&1 &&
     grep -qE '^test result: ok\. [1-9]' "$work/nvcc.log"; then

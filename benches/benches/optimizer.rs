@@ -10,9 +10,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engine::{Communicator, Device, Init, LaneSums, Lanes, ParamBuilder};
-use kernels::check::uniform;
 use kernels::optimizer::{self, AdamConfig, Segment, Step};
 use kernels::{Cpu, elementwise::add_assign};
+use kernels_proof::check::uniform;
 use std::time::{Duration, Instant};
 
 /// Approximate number of parameters of ALBERT-base.

@@ -3,8 +3,9 @@
 use crate::{hardware::OnDriver, journal::Journal, rehearsal::Stage};
 use anyhow::Result;
 use engine::device::Driver;
-use kernels::{
-    operation::{Case, Operation, Outcome},
+use kernels_proof::{
+    case::{Case, Outcome},
+    operation::Operation,
     runner::Runner,
 };
 use ptx::Sm;
@@ -100,7 +101,7 @@ pub fn run<D: Driver>(
     Ok(tally)
 }
 
-/// Ratio of error to bound in a message of [`kernels::check::within_error`]; other messages have none.
+/// Ratio of error to bound in a message of [`kernels_proof::check::within_error`]; other messages have none.
 fn ratio(message: &str) -> Option<f64> {
     let number = |name: &str| -> Option<f64> {
         let (_, rest) = message.split_once(name)?;
@@ -112,7 +113,7 @@ fn ratio(message: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels::check::within;
+    use kernels_proof::check::within;
 
     #[test]
     fn the_ratio_of_a_failed_case_is_error_over_bound() {

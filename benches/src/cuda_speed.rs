@@ -10,7 +10,7 @@ use engine::{
     ops::{self, Activation, Attention, EncoderLayer, LayerNorm, LayerParams, Recompute, Sequences},
 };
 use half::bf16;
-use kernels::operation::Pass;
+use kernels_cuda::program::Pass;
 use std::{fmt, time::Instant};
 
 /// Bytes of inputs that alternate: several times the largest L2.

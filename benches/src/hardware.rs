@@ -13,7 +13,8 @@ use engine::device::{
     Driver, DriverError,
     driver::{Argument, DeviceAddress, FunctionHandle},
 };
-use kernels::{operation::Program, runner::Hardware};
+use kernels_cuda::program::Program;
+use kernels_proof::runner::Hardware;
 use ptx::{
     DescriptorSwizzle, Launch, Storage, TensorMap,
     sim::{self, Memory, Swizzle, TensorType},
@@ -160,9 +161,11 @@ impl<D: Driver> Hardware for OnDriver<D> {
 mod tests {
     use super::*;
     use engine::device::simulated::SimulatedDriver;
-    use kernels::{
+    use kernels_cuda::program::Name;
+    use kernels_proof::{
         OPERATIONS,
-        operation::{Case, Name, Operation, Outcome},
+        case::{Case, Outcome},
+        operation::Operation,
         runner::Runner,
     };
     use ptx::Sm;

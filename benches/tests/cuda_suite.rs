@@ -2,7 +2,7 @@
 //! results that survive faults of single operations.
 
 use assert_cmd::Command;
-use kernels::OPERATIONS;
+use kernels_proof::OPERATIONS;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use std::{
     fs,

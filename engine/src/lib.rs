@@ -69,9 +69,7 @@ pub use device::Device;
 pub use dtype::{DType, Float, Scalar};
 pub use error::{EngineError, Result};
 pub use kernels::tiles::{TileKind, Tiles};
-pub use kernels::{
-    Cpu, CpuError, Element, Isa, IsaKind, OPERATIONS, bits, choose_threads, num::philox, operation::Cost, roofline,
-};
+pub use kernels::{Cost, Cpu, CpuError, Element, Isa, IsaKind, choose_threads, num::philox, roofline};
 pub use param::{Gradients, Init, ParamBuilder, ParamId, ParamScope, ParamStore};
 pub use precision::Precision;
 pub use shape::{MAX_RANK, Shape};

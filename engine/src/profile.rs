@@ -10,8 +10,7 @@
 //! launch, where another launch may have left them, else that of memory; the table names the limit. [`crate::Device::peak`]
 //! has peak and bandwidths; where they are not known there is no share. Switched off, a launch costs one relaxed load of a flag.
 use kernels::{
-    Cpu,
-    operation::Cost,
+    Cost, Cpu,
     roofline::{self, Cache},
 };
 use std::{

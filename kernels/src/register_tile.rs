@@ -7,7 +7,7 @@ use crate::simd::Simd;
 
 /// Accumulators of a microkernel: `rows` x `vectors` vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RegisterTile {
+pub struct RegisterTile {
     /// MR.
     pub rows: usize,
     /// NV.
@@ -30,7 +30,7 @@ impl RegisterTile {
     }
 
     /// Tile for vectors of `lanes`.
-    pub(crate) const fn of_lanes(lanes: usize) -> Self {
+    pub const fn of_lanes(lanes: usize) -> Self {
         match lanes {
             16 => Self::new(14, 2),
             8 => Self::new(6, 2),

@@ -24,7 +24,10 @@
 //! ```
 #![allow(unsafe_code)]
 
-use crate::simd::{Element, MAX_LANES, Simd, WIDTH, Wide, from_fn, prefetch, prefetch_l2, reduce_sixteen};
+use crate::{
+    Element,
+    simd::{MAX_LANES, Simd, WIDTH, Wide, from_fn, prefetch, prefetch_l2, reduce_sixteen},
+};
 use std::ops::Range;
 
 /// Prefetch distance in bytes for rows in L3 or memory: the hardware prefetcher stops at page boundaries.

@@ -3,7 +3,7 @@
 //! `the_page_shows_this_code` compares every block of the page with this file.
 
 // [1] the definition
-use kernels::check::Real;
+use kernels_proof::check::Real;
 
 /// y = max(x, 0)². Generic over the arithmetic: f64 is the reference, f32 in this plain order is the naive one.
 fn squared_relu<R: Real>(x: &[R]) -> Vec<R> {
@@ -59,7 +59,9 @@ fn forward<X: Element>(cpu: &Cpu, x: &[X], y: &mut [X]) {
 // [end]
 
 // [4] the check
-use kernels::check::{Guarded, assert_same_for_any_thread_count, assert_within, store, testable_cpus, uniform, widen};
+use kernels_proof::check::{
+    Guarded, assert_same_for_any_thread_count, assert_within, store, testable_cpus, uniform, widen,
+};
 
 fn agrees_with_its_definition<X: Element>() {
     for cpu in testable_cpus() {

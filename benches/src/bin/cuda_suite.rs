@@ -32,7 +32,7 @@ use engine::{
     Cpu, Device,
     device::{Driver, Gpu, Graphs, cuda::CudaDriver, simulated::SimulatedDriver},
 };
-use kernels::{OPERATIONS, operation::Operation};
+use kernels_proof::{OPERATIONS, operation::Operation};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 const FAILED: u8 = 1;

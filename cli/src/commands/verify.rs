@@ -1,6 +1,6 @@
 //! `albert doctor --verify`: compares the bits that this machine computes with recorded ones.
 //!
-//! First every case of every operation ([`engine::bits`]); then whole runs on a part of the program's text: a vocabulary,
+//! First every case of every operation ([`kernels_proof::bits`]); then whole runs on a part of the program's text: a vocabulary,
 //! shards, pre-training in f32 and bf16, forward passes in f32 and int8, fine-tuning. Each is done on every instruction set of the machine,
 //! or the one in `ALBERT_ISA`, with one thread and with all.
 
@@ -18,10 +18,10 @@ use albert::{
     train::{EvaluationRecord, Observer, StartMode, StepReport},
 };
 use anyhow::{Context, Result, ensure};
-use engine::{
-    Communicator, Cpu, Device, Isa, OPERATIONS, Precision,
+use engine::{Communicator, Cpu, Device, Isa, Precision, io::Safetensors};
+use kernels_proof::{
+    OPERATIONS,
     bits::{Comparison, MOST_FLOPS, Output, compare, difference},
-    io::Safetensors,
 };
 use std::{fs, io::Write, path::Path, sync::atomic::AtomicBool, time::Instant};
 

@@ -17,10 +17,8 @@ use super::{
     recorder::{GraphReport, Graphs, Recorder},
 };
 use crate::error::{EngineError, Result};
-use kernels::{
-    Cpu,
-    operation::{Name, Program},
-};
+use kernels::Cpu;
+use kernels_cuda::program::{Name, Program};
 use ptx::{Launch, Sm};
 use std::{
     collections::HashMap,
@@ -346,11 +344,8 @@ mod tests {
         device::simulated::SimulatedDriver,
         ops::{self, Activation},
     };
-    use kernels::{
-        Isa,
-        activation::cuda::BiasActivation,
-        operation::{self, Pass},
-    };
+    use kernels::Isa;
+    use kernels_cuda::{activation::BiasActivation, program::Pass};
 
     fn gpu() -> Gpu {
         Gpu::new(SimulatedDriver::new((8, 0)), Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
@@ -387,7 +382,7 @@ mod tests {
         let gpu = gpu();
         let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
         let params = ParamBuilder::new().build(gpu.host(), 0).unwrap();
-        let kernel = BiasActivation::new(Pass::Backward, operation::DType::F32, Activation::GeluTanh, false, 12);
+        let kernel = BiasActivation::new(Pass::Backward, kernels::DType::F32, Activation::GeluTanh, false, 12);
         let values: Vec<f32> = (0..36).map(|i| i as f32 / 9.0 - 2.0).collect();
         for round in 0..2 {
             let tape = workspace.infer(&params, None);

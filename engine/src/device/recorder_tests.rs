@@ -5,11 +5,8 @@ use crate::{
     device::{Gpu, driver::Argument, simulated::SimulatedDriver},
     ops::{self, Activation},
 };
-use kernels::{
-    Cpu, Isa,
-    activation::cuda::BiasActivation,
-    operation::{self, Pass},
-};
+use kernels::{Cpu, Isa};
+use kernels_cuda::{activation::BiasActivation, program::Pass};
 
 fn gpu(graphs: Graphs) -> Gpu {
     let gpu = Gpu::new(SimulatedDriver::new((8, 0)), Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
@@ -84,7 +81,7 @@ fn a_kernel_that_fails_within_a_graph_is_named_and_nothing_is_left() {
     let (params, ids) = parameters(&gpu);
     let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
     let mut gradients = params.gradients(&Device::Cuda(gpu.clone())).unwrap();
-    let kernel = BiasActivation::new(Pass::Forward, operation::DType::F32, Activation::GeluTanh, false, 12);
+    let kernel = BiasActivation::new(Pass::Forward, kernels::DType::F32, Activation::GeluTanh, false, 12);
     let (name, launch) = (kernel.name(gpu.sm()), kernel.launch(3, 12).unwrap());
     let nowhere = Argument::Address(DeviceAddress(64));
     // Nobody reads: the end of the step meets the error, and the next step says so.

@@ -42,7 +42,7 @@ impl SimulatedDriver {
             name: format!("simulated GPU (sm_{major}{minor})"),
             compute_capability,
             memory: 16 << 30,
-            multiprocessors: kernels::gpu_spec::GpuSpec::H200.multiprocessors as u32,
+            multiprocessors: kernels_cuda::gpu_spec::GpuSpec::H200.multiprocessors as u32,
             clock: 0,
             bandwidth: 0,
             driver: (13, 0),

@@ -10,22 +10,20 @@ use crate::{
     memory::Arena,
     tensor::Tensor,
 };
-use kernels::{
-    activation::cuda::BiasActivation,
+use kernels_cuda::{
+    activation::BiasActivation,
     arguments::{Address, Arguments, Value},
-    attention::cuda::{sm80::Flash, sm90::HopperFlash, sm90_backward::HopperBackward, sm90_short::HopperShort},
-    cross_entropy::cuda::Rows,
-    dropout::cuda::Apply,
-    elementwise::cuda::{Function, Map, MapArgs, Part, PartArgs},
-    embedding::cuda::{AddPieces, Gather, SumPieces},
-    gemm::cuda::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
-    layernorm::cuda::LayerNorm,
-    operation::{Name, Program},
-    optimizer::cuda::Update,
-    reduce::cuda::{
-        AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs,
-    },
-    softmax::cuda::Softmax,
+    attention::{sm80::Flash, sm90::HopperFlash, sm90_backward::HopperBackward, sm90_short::HopperShort},
+    cross_entropy::Rows,
+    dropout::Apply,
+    elementwise::{Function, Map, MapArgs, Part, PartArgs},
+    embedding::{AddPieces, Gather, SumPieces},
+    gemm::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
+    layernorm::LayerNorm,
+    optimizer::Update,
+    program::{Name, Program},
+    reduce::{AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs},
+    softmax::Softmax,
 };
 use ptx::{Launch, Sm};
 

@@ -16,16 +16,16 @@ use crate::{
     memory::Arena,
     tensor::Tensor,
 };
-use kernels::arguments::Address;
-use kernels::gemm::{
-    Beta, Epilogue, EpilogueKind, Gemm, HopperProductArgs, ProductArgs,
-    cuda::{
-        sm80::Product,
-        sm90::HopperProduct,
-        split_k::{SplitKReduce, SplitKReduceArgs},
-    },
+use kernels::gemm::{Beta, Epilogue, EpilogueKind, Gemm};
+use kernels_cuda::arguments::Address;
+use kernels_cuda::gemm::{
+    HopperProductArgs, ProductArgs,
+    sm80::Product,
+    sm90::HopperProduct,
+    split_k::{SplitKReduce, SplitKReduceArgs},
 };
-use ptx::{Sm, Storage, TensorMap};
+use kernels_cuda::program::storage_of;
+use ptx::{Sm, TensorMap};
 
 /// A matrix product's operands: addresses and storage.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl GemmProblem<'_> {
     fn choose(&self, gpu: &Gpu) -> GemmKernel {
         let Self { spec, operands: Operands { a, b, c, inputs, output }, epilogue } = *self;
         let multiprocessors = gpu.info().multiprocessors as usize;
-        let [inputs, output] = [*inputs, *output].map(|dtype| Storage::from(storage(dtype)));
+        let [inputs, output] = [*inputs, *output].map(|dtype| storage_of(storage(dtype)));
         let whole = aligned(&[*c]) && aligned(&epilogue.addresses().collect::<Vec<_>>());
         if gpu.sm() == Sm::Sm90a
             && let Some(mut product) = HopperProduct::new(spec, inputs, output, epilogue.kind(), multiprocessors)

@@ -27,9 +27,10 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    elementwise::{self, Binary, Broadcast, cuda::Function},
-    operation::Cost,
+    Cost,
+    elementwise::{self, Binary, Broadcast},
 };
+use kernels_cuda::elementwise::Function;
 use std::ops::Range;
 
 fn name(operation: Binary) -> &'static str {

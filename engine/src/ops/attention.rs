@@ -17,18 +17,19 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
+    Cost,
+    attention::{self, Gradients, Ragged, backward_scratch_len},
+};
+use kernels_cuda::program::storage_of;
+use kernels_cuda::{
     arguments::Address,
     attention::{
-        self, Gradients, Ragged, backward_scratch_len,
-        cuda::{
-            arguments::{AttentionArgs, DeltaArgs, Shape},
-            sm80::{Flash, Step},
-            sm90::HopperFlash,
-            sm90_backward::{HopperBackward, Side},
-            sm90_short::HopperShort,
-        },
+        arguments::{AttentionArgs, DeltaArgs, Shape},
+        sm80::{Flash, Step},
+        sm90::HopperFlash,
+        sm90_backward::{HopperBackward, Side},
+        sm90_short::HopperShort,
     },
-    operation::Cost,
 };
 use ptx::{Sm, TensorMap};
 
@@ -203,8 +204,8 @@ impl OnGpu<'_> {
         let (h, head_size) = (self.spec.hidden(), self.spec.head_size);
         let dropout = self.dropout().is_some();
         let kernel =
-            Flash::new(step, storage(self.qkv.dtype()).into(), head_size, 3 * h, dropout).ok_or_else(|| {
-                let most = attention::cuda::sm80::MAX_HEAD_SIZE;
+            Flash::new(step, storage_of(storage(self.qkv.dtype())), head_size, 3 * h, dropout).ok_or_else(|| {
+                let most = kernels_cuda::attention::sm80::MAX_HEAD_SIZE;
                 EngineError::shape(
                     "attention",
                     format!("heads of size {head_size}; kernels of the GPU take up to {most}"),
@@ -226,7 +227,7 @@ impl OnGpu<'_> {
     /// Hopper's forward pass, where there is one for these heads.
     fn hopper(&self) -> Option<(HopperFlash, [TensorMap; 3])> {
         let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
-        let storage = storage(self.qkv.dtype()).into();
+        let storage = storage_of(storage(self.qkv.dtype()));
         let kernel = (self.gpu.sm() == Sm::Sm90a)
             .then(|| HopperFlash::new(storage, self.spec.head_size, ld, self.dropout().is_some()))??;
         let maps = kernel.maps(self.parts().map(|part| part.0), self.sequences.tokens, h, ld);
@@ -236,7 +237,7 @@ impl OnGpu<'_> {
     /// Hopper's kernel for the gradients of one side, where there is one for these heads.
     fn hopper_backward(&self, side: Side, dout: DeviceAddress) -> Option<(HopperBackward, [TensorMap; 4])> {
         let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
-        let storage = storage(self.qkv.dtype()).into();
+        let storage = storage_of(storage(self.qkv.dtype()));
         let kernel = (self.gpu.sm() == Sm::Sm90a)
             .then(|| HopperBackward::new(side, storage, self.spec.head_size, ld, self.dropout().is_some()))??;
         let maps = kernel.maps(self.parts_and(dout), self.sequences.tokens, h, ld);
@@ -246,7 +247,7 @@ impl OnGpu<'_> {
     /// Hopper's kernel for the gradients of all sides, where there is one for these heads and sequences.
     fn hopper_short(&self, dout: DeviceAddress) -> Option<(HopperShort, [TensorMap; 4])> {
         let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
-        let (storage, longest) = (storage(self.qkv.dtype()).into(), self.sequences.longest);
+        let (storage, longest) = (storage_of(storage(self.qkv.dtype())), self.sequences.longest);
         let kernel = (self.gpu.sm() == Sm::Sm90a)
             .then(|| HopperShort::new(storage, self.spec.head_size, longest, ld, self.dropout().is_some()))??;
         let maps = kernel.maps(self.parts_and(dout), self.sequences.tokens, h, ld);

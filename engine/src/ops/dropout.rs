@@ -15,13 +15,8 @@ use crate::{
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{
-    dropout::{
-        Dropout,
-        cuda::{Apply, ApplyArgs},
-    },
-    operation::Cost,
-};
+use kernels::{Cost, dropout::Dropout};
+use kernels_cuda::dropout::{Apply, ApplyArgs};
 
 pub(super) fn check_rate(operation: &str, dropout: Option<Dropout>) -> Result<()> {
     match dropout {

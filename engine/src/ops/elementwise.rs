@@ -15,14 +15,14 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
-    Cpu,
-    activation::{
-        self,
-        cuda::{BackwardArgs, BiasActivation, ForwardArgs},
-    },
-    elementwise::{self, Keeps, Unary, cuda::Function as Map},
-    operation::{self, Cost},
+    Cost, Cpu, activation,
+    elementwise::{self, Keeps, Unary},
     reduce,
+};
+use kernels_cuda::program;
+use kernels_cuda::{
+    activation::{BackwardArgs, BiasActivation, ForwardArgs},
+    elementwise::Function as Map,
 };
 
 pub use kernels::activation::Activation;
@@ -230,7 +230,7 @@ fn activate_backward(
         }
         Device::Cuda(gpu) => {
             let (rows, columns) = x.shape().rows_cols();
-            let kernel = BiasActivation::new(operation::Pass::Backward, storage(x.dtype()), activation, false, columns);
+            let kernel = BiasActivation::new(program::Pass::Backward, storage(x.dtype()), activation, false, columns);
             let (pre, dy, dx) = (x.address().into(), dy.address().into(), dx.address_mut().into());
             let arguments = BackwardArgs { pre, dy, dx, rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)

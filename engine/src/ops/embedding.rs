@@ -19,11 +19,9 @@ use crate::{
     tape::{BackwardContext, Op, Tape, Var, moved},
     tensor::Tensor,
 };
-use kernels::arguments::Address;
-use kernels::embedding::{
-    self as kernel,
-    cuda::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs},
-};
+use kernels::embedding as kernel;
+use kernels_cuda::arguments::Address;
+use kernels_cuda::embedding::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs};
 
 /// Refuses an index beyond the table; in a dry run there is nothing to look at.
 pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var, rows: usize) -> Result<()> {

@@ -171,8 +171,10 @@ fn exact(x: &[f64], p: &[Vec<f64>], activation: Activation, rate: f32) -> Vec<f6
     }
     let add = |a: Vec<f64>, b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
     let y = norm(&add(masked(dense(&context, &p[6], &p[7]), attention_output), x), &p[8], &p[9]);
-    let f: Vec<f64> =
-        dense(&y, &p[10], &p[11]).into_iter().map(|x| kernels::activation::reference::apply(activation, x)).collect();
+    let f: Vec<f64> = dense(&y, &p[10], &p[11])
+        .into_iter()
+        .map(|x| kernels_proof::activation::reference::apply(activation, x))
+        .collect();
     norm(&add(masked(dense(&f, &p[12], &p[13]), ffn_output), &y), &p[14], &p[15])
 }
 

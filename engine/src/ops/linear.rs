@@ -19,10 +19,10 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
+    Cost,
     activation::Activation,
     gemm::{Beta, Epilogue, Gemm, PackedB, Precision, gemm, gemm_packed},
     int8,
-    operation::Cost,
 };
 use std::{ops::Range, sync::Arc};
 

@@ -21,10 +21,7 @@ use crate::{
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{
-    cross_entropy::{self as kernel, Projection},
-    operation::Cost,
-};
+use kernels::{Cost, cross_entropy as kernel, cross_entropy::Projection};
 
 /// A classification loss with the figures that reports use.
 #[derive(Debug)]

@@ -19,8 +19,8 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
+    Cost,
     gemm::{Batch, Epilogue, Gemm, Layout},
-    operation::Cost,
 };
 
 /// Which operands of [`matmul`] are transposed.

@@ -18,13 +18,8 @@ use crate::{
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{
-    layernorm::{
-        self,
-        cuda::{BackwardArgs, ForwardArgs, LayerNorm as NormKernel},
-    },
-    operation::Cost,
-};
+use kernels::{Cost, layernorm};
+use kernels_cuda::layernorm::{BackwardArgs, ForwardArgs, LayerNorm as NormKernel};
 
 /// Parameters and ε of a layer normalization.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -180,7 +175,7 @@ impl LayerNorm {
 }
 
 fn too_wide(columns: usize) -> EngineError {
-    let most = kernels::layernorm::cuda::MAX_COLUMNS;
+    let most = kernels_cuda::layernorm::MAX_COLUMNS;
     EngineError::shape("layer_norm", format!("rows of {columns} elements on a GPU, and at most {most} are possible"))
 }
 

@@ -18,10 +18,10 @@ use crate::{
     tape::Tape,
     tensor::Tensor,
 };
-use kernels::{
-    cross_entropy::cuda::{BackwardArgs, ForwardArgs, Rows, TableArgs},
-    gemm::{Epilogue, Gemm},
-    operation::Pass,
+use kernels::gemm::{Epilogue, Gemm};
+use kernels_cuda::{
+    cross_entropy::{BackwardArgs, ForwardArgs, Rows, TableArgs},
+    program::Pass,
 };
 use std::ops::Range;
 

@@ -17,8 +17,9 @@ use crate::{
 };
 use kernels::{
     Element,
-    elementwise::{self, Binary, Broadcast, cuda::Function},
+    elementwise::{self, Binary, Broadcast},
 };
+use kernels_cuda::elementwise::Function;
 
 /// The sum of all elements, f32.
 ///

@@ -12,13 +12,11 @@ use crate::{
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
-use kernels::{
+use kernels::{Cost, softmax as kernel};
+use kernels_cuda::program;
+use kernels_cuda::{
     arguments::Address,
-    operation::{self, Cost},
-    softmax::{
-        self as kernel,
-        cuda::{BackwardArgs, ForwardArgs, Softmax as SoftmaxKernel},
-    },
+    softmax::{BackwardArgs, ForwardArgs, Softmax as SoftmaxKernel},
 };
 
 fn cost(x: &Tensor, streams: usize) -> Cost {
@@ -44,7 +42,7 @@ pub fn softmax(tape: &Tape<'_>, x: &Var) -> Result<Var> {
         }
         Device::Cuda(gpu) => {
             let (rows, columns) = y.shape().rows_cols();
-            let kernel = SoftmaxKernel::new(operation::Pass::Forward, storage(dtype), columns);
+            let kernel = SoftmaxKernel::new(program::Pass::Forward, storage(dtype), columns);
             let arguments = ForwardArgs { x: input.address().into(), y: y.address_mut().into(), rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }
@@ -73,7 +71,7 @@ impl Op for Softmax {
             }
             Device::Cuda(gpu) => {
                 let (rows, columns) = dx.shape().rows_cols();
-                let kernel = SoftmaxKernel::new(operation::Pass::Backward, storage(dx.dtype()), columns);
+                let kernel = SoftmaxKernel::new(program::Pass::Backward, storage(dx.dtype()), columns);
                 let [y, dy, dx] = [self.y.address(), dy.address(), dx.address_mut()].map(Address::from);
                 gpu.run(&kernel, kernel.launch(rows, columns), &BackwardArgs { y, dy, dx, rows, columns })
             }

@@ -20,11 +20,12 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
+    optimizer as kernel,
+    optimizer::{Segment, Step},
+};
+use kernels_cuda::{
     arguments::Address,
-    optimizer::{
-        self as kernel, Segment, Step,
-        cuda::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update},
-    },
+    optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update},
 };
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, ops::Range};
@@ -214,7 +215,7 @@ impl Optimizer {
             Some(on_gpu) => on_gpu,
             None => on_gpu.insert(OnGpu::new(gpu, segments)?),
         };
-        on_gpu.step.copy_from(&kernel::cuda::step_values(adam, &step))?;
+        on_gpu.step.copy_from(&kernels_cuda::optimizer::step_values(adam, &step))?;
         let hyper = Hyper::new(adam);
         let [grads, m, v] = [gradients.tensor().address(), m.address_mut(), v.address_mut()].map(Address::from);
         let grads = grads.plus(skipped);

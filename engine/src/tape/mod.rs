@@ -34,7 +34,7 @@ use crate::{
     shape::Shape,
     tensor::Tensor,
 };
-use kernels::{Cpu, gemm::Precision, operation::Cost};
+use kernels::{Cost, Cpu, gemm::Precision};
 use std::cell::{Cell, RefCell};
 use workspace::Spare;
 

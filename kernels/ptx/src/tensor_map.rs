@@ -9,7 +9,6 @@
 //! whole box; elements outside of the matrix are zeros, so tails need no code.
 
 use super::{DescriptorSwizzle, Storage, tile};
-use thiserror::Error;
 
 /// Bytes that the base address and the stride of a tensor map are multiples of.
 pub const TENSOR_MAP_ALIGNMENT: u64 = 16;
@@ -34,21 +33,35 @@ pub struct TensorMap {
 }
 
 /// Reason why TMA cannot load a matrix.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TensorMapError {
     /// The base address is not 16-byte aligned.
-    #[error("base address {0:#x}: TMA expects a multiple of 16")]
     Address(u64),
     /// The row stride is not a multiple of 16 below 2^40.
-    #[error("row stride of {0} bytes: TMA expects a multiple of 16 below 2^40")]
     Stride(u64),
     /// An extent is 0 or above 2^32.
-    #[error("matrix of {0:?} elements and rows: TMA expects 1 to 2^32 of each")]
     Sizes([u64; 2]),
     /// The box exceeds 256, or its rows are not as wide as the swizzle.
-    #[error("box of {0:?} elements and rows: TMA expects 1 to 256 of each, and rows as wide as the swizzle")]
     Tile([u32; 2]),
 }
+
+impl std::fmt::Display for TensorMapError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "base address {address:#x}: TMA expects a multiple of 16"),
+            Self::Stride(bytes) => {
+                write!(f, "row stride of {bytes} bytes: TMA expects a multiple of 16 below 2^40")
+            }
+            Self::Sizes(sizes) => write!(f, "matrix of {sizes:?} elements and rows: TMA expects 1 to 2^32 of each"),
+            Self::Tile(sizes) => write!(
+                f,
+                "box of {sizes:?} elements and rows: TMA expects 1 to 256 of each, and rows as wide as the swizzle"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TensorMapError {}
 
 impl TensorMap {
     /// The map of `rows` x `columns` elements whose rows are `leading` elements apart, in boxes of `tile_rows` rows

@@ -4,7 +4,10 @@ use super::Activation;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd, compiled_here};
+use crate::{
+    Element,
+    simd::{Kernel, Simd, compiled_here},
+};
 use std::marker::PhantomData;
 
 compiled_here! {

@@ -18,14 +18,8 @@
 //!
 //! The epilogue of a GEMM calls [`Activation::apply`] on its register tile and gives the same bits.
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
 pub use cpu::{backward, bias_activation_forward};
 
 use crate::num::functions;

@@ -38,20 +38,14 @@
 //! accumulates dq in the caller's scratch.
 #![allow(unsafe_code)]
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
 pub use cpu::{scratch_bytes, warm_up};
 
+use crate::Element;
 use crate::dropout::Dropout;
 use crate::extent::{area, span};
 use crate::pool::{Cpu, Disjoint};
-use crate::simd::Element;
 
 /// Maximum head size.
 pub const MAX_HEAD_SIZE: usize = 256;
@@ -81,7 +75,7 @@ impl Attention {
     }
 
     /// Checks the arguments that both passes take; returns T.
-    fn tokens(&self, Ragged { cu_seqlens, keys }: Ragged<'_>) -> usize {
+    pub fn tokens(&self, Ragged { cu_seqlens, keys }: Ragged<'_>) -> usize {
         assert!(self.heads > 0, "attention: no heads");
         assert!((1..=MAX_HEAD_SIZE).contains(&self.head_size), "attention: head size {}", self.head_size);
         let hidden = self.heads.checked_mul(self.head_size);
@@ -138,7 +132,7 @@ impl<'a> From<&'a Vec<u32>> for Ragged<'a> {
 
 impl Ragged<'_> {
     /// First token, end and number of keys of sequence `b`.
-    fn sequence(&self, b: usize) -> (usize, usize, usize) {
+    pub fn sequence(&self, b: usize) -> (usize, usize, usize) {
         let (start, end) = (self.cu_seqlens[b] as usize, self.cu_seqlens[b + 1] as usize);
         (start, end, self.keys.get(b).map_or(end - start, |&keys| keys as usize))
     }
@@ -149,7 +143,7 @@ impl Ragged<'_> {
     }
 
     /// B
-    fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.cu_seqlens.len() - 1
     }
 }

@@ -6,8 +6,11 @@ use crate::num::functions;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd, compiled_here};
 use crate::softmax::{Max, SumOfExp};
+use crate::{
+    Element,
+    simd::{Kernel, Simd, compiled_here},
+};
 use std::ops::Range;
 
 /// Elements of a row's state: maximum logit so far, Σ exp(z - maximum), the label's logit.

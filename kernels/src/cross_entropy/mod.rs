@@ -33,15 +33,9 @@
 //!
 //! Limits: sums over classes are f32. Equal greatest logits: the first class is the prediction.
 
-mod cases;
 mod cpu;
-pub mod cuda;
 mod projection;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
 pub use cpu::{rows_backward, rows_forward, sequences_backward, sequences_forward};
 pub use projection::{Projection, backward, forward, scratch_len};
 

@@ -1,12 +1,12 @@
 //! Loss with its projection: chunks of logits by GEMM, kept for backward or in scratch of bounded size.
 
 use super::cpu::{NORM, STATE, check_labels, differentiate, finish, observe, reset};
+use crate::Element;
 use crate::elementwise::cast;
 use crate::extent::area;
 use crate::gemm::{Epilogue, Gemm, Precision, gemm};
 use crate::pool::Cpu;
 use crate::reduce::{column_sums, column_sums_scratch_len};
-use crate::simd::Element;
 use std::ops::Range;
 
 /// Rows of a chunk; W is read once per chunk of rows.

@@ -4,7 +4,10 @@ use super::{BLOCK, Dropout};
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd, compiled_here};
+use crate::{
+    Element,
+    simd::{Kernel, Simd, compiled_here},
+};
 use std::ops::Range;
 
 compiled_here! {

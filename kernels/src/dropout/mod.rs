@@ -39,14 +39,8 @@
 //!
 //! Limits: fewer than 2³⁶ columns; rows or sites may exceed 2³², but not both, because their high words are xored.
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
 pub use cpu::apply;
 
 use crate::num::functions;
@@ -58,11 +52,11 @@ pub const BLOCK: usize = 64;
 /// Rounds of Philox for a counter.
 pub const ROUNDS: usize = 7;
 /// Counters of a block.
-pub(crate) const COUNTERS: usize = 4;
+pub const COUNTERS: usize = 4;
 /// Columns of a block that share a word of the counters.
-pub(crate) const QUARTER: usize = BLOCK / 4;
+pub const QUARTER: usize = BLOCK / 4;
 /// Columns after which the counters of a quarter repeat, two bytes further.
-pub(crate) const HALF: usize = QUARTER / 2;
+pub const HALF: usize = QUARTER / 2;
 
 /// Dropout mask, a function of seed, site, row and column.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,10 @@ use crate::num::functions;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep, sweep_in_place};
-use crate::simd::{Element, Kernel, Simd, compiled_here};
+use crate::{
+    Element,
+    simd::{Kernel, Simd, compiled_here},
+};
 use std::ops::Range;
 
 compiled_here! {

@@ -15,15 +15,9 @@
 //! Cost: every operand read once, y written once: memory-bound. Nothing is fused here; frequent operations of a training
 //! step have fused kernels in other modules.
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 mod transpose;
 
-pub use cases::OPERATION;
 pub use cpu::{add_assign, add_scaled, binary, cast, scale, unary_backward, unary_forward};
 pub use transpose::transpose;
 

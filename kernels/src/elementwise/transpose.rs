@@ -3,7 +3,7 @@
 use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block};
-use crate::simd::{Element, compiled_here};
+use crate::{Element, simd::compiled_here};
 
 /// Rows and columns of a tile: 32 x 32 f32 are 4 KiB read and 4 KiB written.
 const TILE: usize = 32;

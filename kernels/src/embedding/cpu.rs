@@ -5,7 +5,10 @@ use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd, compiled_here};
+use crate::{
+    Element,
+    simd::{Kernel, Simd, compiled_here},
+};
 use std::ops::Range;
 
 /// Computes out [T, width]: for each token the sum of one row of each table.

@@ -21,14 +21,8 @@
 //! Tables are the f32 masters: a step reads few rows of a table, so a bf16 copy would cost more than it saves. Activations
 //! are f32 or bf16. Limits: ids and T below 2³².
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
 pub use cpu::{backward, backward_scratch_len, forward};
 
 /// Table, and its row for each token.

@@ -4,7 +4,10 @@ use super::operand::{Operand, Output};
 use super::{Beta, Gemm};
 use crate::activation::Activation;
 use crate::dropout::{BLOCK, Dropout};
-use crate::simd::{DType, Element, Simd, WIDTH, Wide, from_fn};
+use crate::{
+    DType, Element,
+    simd::{Simd, WIDTH, Wide, from_fn},
+};
 use std::ops::Range;
 
 /// Operation applied to the accumulators before they are stored. Row r, column j of C; acc = A·B (plus the old C with

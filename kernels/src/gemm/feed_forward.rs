@@ -10,9 +10,9 @@
 //! and read again. Where the arithmetic takes longer than that ([`rows_of_block`]) the two products are calls of their own.
 
 use super::{Epilogue, Gemm, PackedB, Precision, gemm_packed};
+use crate::Element;
 use crate::activation::Activation;
 use crate::pool::{Cpu, Disjoint};
-use crate::simd::Element;
 use crate::tiles::{SIDE, TileKind};
 
 /// Rows of a block for `rows` rows in all, `inner` columns of f, and operands of `precision`; `None` where two products, one

@@ -30,43 +30,32 @@
 //! Limits: accumulators are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]
 
-mod cases;
 mod cpu;
-pub mod cuda;
 mod epilogue;
 mod feed_forward;
 mod operand;
 mod precision;
-mod problem;
-pub mod reference;
 
-#[cfg(test)]
-mod tests;
-
-pub use cases::{BASE_ROWS, BASE_SHAPES, OPERATION};
+pub use crate::register_tile::RegisterTile;
+pub use cpu::blocking::{Blocking, CHAIN, SINGLE_BLOCK};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use cpu::microkernel::{Destination, NextTile, PanelA, PanelB};
 pub use cpu::packed::{PackMismatch, PackedB};
 pub(crate) use cpu::{
     Product,
-    blocking::Blocking,
     blocks::{ALIASING_STRIDE, PanelsOfGroups, RowsOfGroups},
     microkernel::{Entered, Microkernel, MicrokernelUser, MultiplyAdd, Tile},
     run_tasks,
 };
 pub use cpu::{scratch_bytes, warm_up};
-pub(crate) use cuda::copy::copy_elements;
-pub(crate) use cuda::position::{lane_start, load_fragment};
-pub(crate) use cuda::sm90_cases::chosen as chosen_on_hopper;
-pub use cuda::{position::ProductArgs, sm90_mainloop::HopperProductArgs};
 pub use epilogue::{Epilogue, EpilogueKind, SliceEpilogue};
 pub(crate) use epilogue::{Scales, TileEpilogue};
 pub use feed_forward::{FeedForward, feed_forward, rows_of_block};
 pub use precision::{Precision, UnknownPrecision};
 
+use crate::Element;
 use crate::extent::{area, span};
 use crate::pool::Cpu;
-use crate::simd::Element;
 use operand::Operand;
 pub(crate) use operand::Output;
 

@@ -1,7 +1,7 @@
 //! Matrices with their storage type as a value, so that the loop nest is compiled once for all types.
 
 use crate::pool::Disjoint;
-use crate::simd::{DType, Element, Simd};
+use crate::{DType, Element, simd::Simd};
 use half::bf16;
 
 /// Matrix that a product reads.

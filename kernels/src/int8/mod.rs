@@ -38,16 +38,13 @@
 //! Limits: f32 in and out; k up to 65,536, where Σ 255·127 still fits an i32.
 #![allow(unsafe_code)]
 
-mod cases;
 mod cpu;
 mod dot;
-pub mod reference;
 #[cfg(test)]
 mod tests;
 
 use crate::gemm::{ALIASING_STRIDE, Gemm, Output, SliceEpilogue};
 use crate::{extent::area, pool::Cpu};
-pub use cases::OPERATION;
 pub use dot::DotKind;
 use dot::with_dot;
 
@@ -55,7 +52,7 @@ use dot::with_dot;
 pub const MAX_K: usize = 1 << 16;
 
 /// Maximum quantized activation.
-const LEVELS: f32 = 255.0;
+pub const LEVELS: f32 = 255.0;
 
 /// Weight matrix [n, k] in 8 bits, in the order in which one instruction set reads it.
 #[derive(Clone, Debug)]

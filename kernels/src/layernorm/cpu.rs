@@ -6,7 +6,10 @@ use crate::pool::Cpu;
 use crate::reduce::{add_blocks, column_sums_scratch_len, row_block};
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, rows_on, sweep_prefetching};
-use crate::simd::{DType, Element, Kernel, Simd, compiled_here};
+use crate::{
+    DType, Element,
+    simd::{Kernel, Simd, compiled_here},
+};
 use std::{marker::PhantomData, ops::Range};
 
 compiled_here! {

@@ -27,14 +27,8 @@
 //! Cost: forward reads x and r and writes s and y, backward reads s and dy and writes ds, each once: memory-bound.
 //! Limits: none on H; rows are independent.
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
 pub use cpu::{backward, backward_scratch_len, forward};
 
 /// Sizes and ε of a normalization.

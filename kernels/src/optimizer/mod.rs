@@ -24,14 +24,8 @@
 //! Cost: LAMB reads 4 + 3 and writes 2 + 1 elements a parameter, AdamW reads 4 and writes 3: bound by memory.
 //! Limits: f32 state; segments in order, without overlap.
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
 pub use cpu::{adamw, lamb, lamb_scratch_len};
 
 use std::ops::Range;
@@ -84,7 +78,7 @@ pub struct Step {
 ///
 /// # Panics
 /// If they are wanted and the step's number is 0.
-pub(crate) fn corrections(hyper: &AdamConfig, step: &Step) -> [f32; 2] {
+pub fn corrections(hyper: &AdamConfig, step: &Step) -> [f32; 2] {
     if !hyper.bias_correction {
         return [1.0; 2];
     }

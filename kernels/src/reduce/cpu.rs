@@ -4,7 +4,10 @@ use crate::extent::area;
 use crate::pool::Cpu;
 use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, sweep};
-use crate::simd::{Element, Kernel, Simd, compiled_here};
+use crate::{
+    Element,
+    simd::{Kernel, Simd, compiled_here},
+};
 
 /// Maximum blocks of a reduction to a scalar; their results are on the stack.
 const MAX_BLOCKS: usize = 256;

@@ -20,14 +20,7 @@
 //! Cost: reads x once. Bound by memory.
 //! Limits: row and column sums are computed in f32, totals in f64 beyond 4096 elements.
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
-pub(crate) use cases::simulate_column_sums;
 pub(crate) use cpu::{add_blocks, row_block};
 pub use cpu::{column_sums, column_sums_scratch_len, max, row_sums, sum, sum_of_squares};

@@ -1,6 +1,6 @@
 //! Instruction sets: detection at run time, selection by `ALBERT_ISA`.
 
-#[cfg(all(test, emulated_isas))]
+#[cfg(emulated_isas)]
 use super::Emulated;
 #[cfg(target_arch = "aarch64")]
 use super::Neon;
@@ -94,7 +94,7 @@ impl FromStr for IsaKind {
 
 /// Instruction set of this machine; owning the value proves that the machine has it.
 ///
-/// Emulated ones exist only in this crate's tests compiled with `--cfg emulated_isas` (`.ci/emulated.sh`,
+/// Emulated ones exist only if compiled with `--cfg emulated_isas` (`.ci/emulated.sh`,
 /// `.ci/aarch64.sh`), for a width that no machine has and for machines without AVX2 or AVX-512: emulated kernels are most
 /// of such tests' code size.
 #[derive(Clone, Copy, Debug)]
@@ -113,13 +113,13 @@ pub enum Isa {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     /// Four emulated lanes.
-    #[cfg(all(test, emulated_isas))]
+    #[cfg(emulated_isas)]
     Emulated4(Emulated<4>),
     /// Eight emulated lanes.
-    #[cfg(all(test, emulated_isas))]
+    #[cfg(emulated_isas)]
     Emulated8(Emulated<8>),
     /// Sixteen emulated lanes.
-    #[cfg(all(test, emulated_isas))]
+    #[cfg(emulated_isas)]
     Emulated16(Emulated<16>),
 }
 
@@ -135,11 +135,11 @@ macro_rules! with_token {
             Isa::Avx2($simd) => $body,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512($simd) => $body,
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             Isa::Emulated4($simd) => $body,
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             Isa::Emulated8($simd) => $body,
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             Isa::Emulated16($simd) => $body,
         }
     };
@@ -170,13 +170,13 @@ impl Isa {
             IsaKind::Avx512 => Avx512::detect().map(Self::Avx512),
             #[cfg(not(target_arch = "x86_64"))]
             IsaKind::Avx2 | IsaKind::Avx512 => None,
-            #[cfg(not(all(test, emulated_isas)))]
+            #[cfg(not(emulated_isas))]
             IsaKind::Emulated4 | IsaKind::Emulated8 | IsaKind::Emulated16 => None,
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             IsaKind::Emulated4 => Some(Self::Emulated4(Emulated)),
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             IsaKind::Emulated8 => Some(Self::Emulated8(Emulated)),
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             IsaKind::Emulated16 => Some(Self::Emulated16(Emulated)),
         }
     }
@@ -212,11 +212,11 @@ impl Isa {
             Self::Avx2(_) => IsaKind::Avx2,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => IsaKind::Avx512,
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             Self::Emulated4(_) => IsaKind::Emulated4,
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             Self::Emulated8(_) => IsaKind::Emulated8,
-            #[cfg(all(test, emulated_isas))]
+            #[cfg(emulated_isas)]
             Self::Emulated16(_) => IsaKind::Emulated16,
         }
     }

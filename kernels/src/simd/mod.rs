@@ -25,7 +25,7 @@ mod avx2;
 mod avx512;
 mod compiled_here;
 mod element;
-#[cfg(test)]
+#[cfg(any(test, emulated_isas))]
 mod emulated;
 mod isa;
 #[cfg(target_arch = "aarch64")]
@@ -42,7 +42,7 @@ pub use avx512::Avx512;
 pub(crate) use compiled_here::compiled_here;
 pub use element::{DType, Element};
 pub(crate) use element::{Instances, Signature};
-#[cfg(test)]
+#[cfg(any(test, emulated_isas))]
 pub use emulated::Emulated;
 pub use isa::{Isa, IsaKind, UnknownIsa};
 #[cfg(target_arch = "aarch64")]

@@ -5,7 +5,10 @@ use crate::num::poly::LOG2_E;
 use crate::pool::Cpu;
 use crate::rows::{Rows, for_each_block, rows_per_task};
 use crate::rowwise::{Columns, rows_on, sweep_in_place, sweep_prefetching};
-use crate::simd::{DType, Element, Kernel, Simd, compiled_here};
+use crate::{
+    DType, Element,
+    simd::{Kernel, Simd, compiled_here},
+};
 
 compiled_here! {
     /// y = softmax of each row of `x`, both [T, columns].

@@ -12,13 +12,7 @@
 //! Limits: a row whose maximum is not finite gives NaN. Attention and the cross-entropy loss have their own softmax, which
 //! does not store scores.
 
-mod cases;
 mod cpu;
-pub mod cuda;
-pub mod reference;
-#[cfg(test)]
-mod tests;
 
-pub use cases::OPERATION;
 pub(crate) use cpu::{Max, SumOfExp};
 pub use cpu::{backward, forward};

@@ -10,11 +10,8 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kernels::{
-    OPERATIONS,
-    operation::{Name, Operation, Program},
-    simulated,
-};
+use kernels_cuda::program::{Name, Program};
+use kernels_proof::{OPERATIONS, operation::Operation, simulated};
 use ptx::Sm;
 use std::{
     collections::{BTreeMap, BTreeSet},

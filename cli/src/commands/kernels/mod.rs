@@ -10,7 +10,8 @@ mod simulate;
 use crate::output::results;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use kernels::{OPERATIONS, operation::Program};
+use kernels_cuda::program::Program;
+use kernels_proof::OPERATIONS;
 use ptx::Sm;
 use std::{io::Write, process::ExitCode};
 

@@ -3,7 +3,7 @@
 use crate::{output::results, progress::Progress};
 use anyhow::Result;
 use clap::Args;
-use kernels::predicted::{GROUPS, Prediction, predict_all, report};
+use kernels_proof::predicted::{GROUPS, Prediction, predict_all, report};
 use std::io::Write;
 
 #[derive(Debug, Args)]

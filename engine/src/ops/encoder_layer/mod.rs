@@ -50,9 +50,9 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{
+    Cost,
     dropout::Dropout,
     gemm::{Epilogue, FeedForward, feed_forward, rows_of_block},
-    operation::Cost,
 };
 use shared::{Place, Weight};
 

@@ -127,10 +127,9 @@ impl std::fmt::Display for Place {
 }
 
 /// Reason why a module cannot be read or run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The text is not PTX that this simulator can parse.
-    #[error("PTX line {line}: {message}")]
     Syntax {
         /// Line of the text, from 1.
         line: u32,
@@ -138,9 +137,6 @@ pub enum Error {
         message: String,
     },
     /// An instruction that is not in the simulator's tables.
-    #[error(
-        "{place}: `{instruction}` is not known to the simulator; add it to `ptx::sim::isa::table` or `ptx::sim::isa::alu`"
-    )]
     UnknownInstruction {
         /// Its location.
         place: Place,
@@ -148,12 +144,27 @@ pub enum Error {
         instruction: String,
     },
     /// The launch does not fit the kernel.
-    #[error("cannot launch: {0}")]
     Launch(String),
     /// The host accesses memory that is not allocated, or was never written.
-    #[error("{0}")]
     Host(String),
 }
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Syntax { line, message } => write!(f, "PTX line {line}: {message}"),
+            Self::UnknownInstruction { place, instruction } => write!(
+                f,
+                "{place}: `{instruction}` is not known to the simulator; add it to `ptx::sim::isa::table` or \
+                 `ptx::sim::isa::alu`"
+            ),
+            Self::Launch(message) => write!(f, "cannot launch: {message}"),
+            Self::Host(message) => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests;

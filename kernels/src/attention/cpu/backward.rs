@@ -24,7 +24,10 @@ use super::product::{Begin, Product};
 use super::scores::{QUERIES, ScoreGradients};
 use super::{Head, Output, scratch_of, split};
 use crate::dropout::Dropout;
-use crate::simd::{Element, Kernel, MAX_LANES, Simd, reduce_sixteen};
+use crate::{
+    Element,
+    simd::{Kernel, MAX_LANES, Simd, reduce_sixteen},
+};
 
 /// Elements of each of K, V, dK and dV that a task holds at once: 128 KiB.
 const RESIDENT: usize = 32 * 1024;

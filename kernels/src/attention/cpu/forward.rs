@@ -20,7 +20,10 @@ use super::product::{Begin, Product};
 use super::scores::{QUERIES, exponentials, maxima};
 use super::{Head, Output, scratch_of, split};
 use crate::dropout::Dropout;
-use crate::simd::{Element, Kernel, Simd};
+use crate::{
+    Element,
+    simd::{Kernel, Simd},
+};
 
 /// Queries of a task: enough to amortize packing the keys, few enough to divide a long sequence among threads.
 pub(in crate::attention) const BLOCK: usize = 256;

@@ -13,10 +13,13 @@ use crate::pool::Cpu;
 use crate::register_tile::{RegisterTile, TALLEST, for_height};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Isa;
-use crate::simd::{Element, Kernel, Simd};
 use crate::tiles::{self, Emulated, MatrixUnit, SIDE, Section, Unit};
 #[cfg(target_arch = "x86_64")]
 use crate::tiles::{COLUMNS, FlushingFma, ROWS, STRIDE};
+use crate::{
+    Element,
+    simd::{Kernel, Simd},
+};
 use half::bf16;
 
 /// Computes products of scratch matrices.

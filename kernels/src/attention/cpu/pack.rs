@@ -13,7 +13,7 @@
 //! `product` explains the benefit.
 
 use crate::extent::{area, span};
-use crate::simd::{Element, Simd};
+use crate::{Element, simd::Simd};
 
 /// Columns of a chunk, a multiple of the lanes of every instruction set.
 pub(super) const CHUNK: usize = 64;

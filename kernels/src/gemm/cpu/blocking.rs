@@ -6,10 +6,10 @@ use crate::register_tile::RegisterTile;
 
 /// Maximum number of terms of a chain of dependent additions. A longer sum is split into equal chains whose results are
 /// added in order, because the rounding error grows with the length of a chain (docs/gemm.md, Accuracy).
-pub(in crate::gemm) const CHAIN: usize = 384;
+pub const CHAIN: usize = 384;
 
 /// Maximum k of a single block, with which C is written once and not read.
-pub(in crate::gemm) const SINGLE_BLOCK: usize = 1024;
+pub const SINGLE_BLOCK: usize = 1024;
 
 /// Terms per chain of a sum over k; the last chain may be shorter. The length and the order of the chains determine the
 /// bits of a product, so the length depends on k only, not on the machine.
@@ -26,7 +26,7 @@ pub(in crate::gemm) const fn kc(k: usize) -> usize {
 
 /// Sizes of the loop nest for one instruction set and one size of L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Blocking {
+pub struct Blocking {
     /// Rows of the register tile.
     pub mr: usize,
     /// Columns of the register tile.
@@ -62,14 +62,14 @@ impl Blocking {
     }
 
     /// Sizes of f32 products for the instruction set and the L2 of `cpu`.
-    pub(in crate::gemm) fn of(cpu: &Cpu) -> Self {
+    pub fn of(cpu: &Cpu) -> Self {
         let lanes = cpu.isa().kind().lanes();
         Self::new(RegisterTile::of_lanes(lanes), lanes, cpu.block_cache())
     }
 
     /// Maximum columns of C per task with blocks of `depth` steps (NC), a multiple of NR: the columns of a block of B, which
     /// is counted with at least a quarter of [`CHAIN`] steps.
-    pub(in crate::gemm) const fn nc(&self, depth: usize) -> usize {
+    pub const fn nc(&self, depth: usize) -> usize {
         const LEAST: usize = CHAIN / 4;
         let panels = self.b_block / (if depth > LEAST { depth } else { LEAST }) / self.nr;
         self.nr * if panels > 0 { panels } else { 1 }
@@ -77,7 +77,7 @@ impl Blocking {
 
     /// Maximum rows of C per task (MC), a multiple of MR, if partial sums are kept in a buffer because C is bf16: with
     /// [`Self::nc`] columns they take three quarters of L2.
-    pub(in crate::gemm) const fn mc(&self) -> usize {
+    pub const fn mc(&self) -> usize {
         let panels = self.b_in_place / self.nc(CHAIN) / self.mr;
         self.mr * if panels > 0 { panels } else { 1 }
     }

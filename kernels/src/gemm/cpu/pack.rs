@@ -2,7 +2,10 @@
 
 use crate::extent::{area, span};
 use crate::gemm::operand::Operand;
-use crate::simd::{Element, Simd, prefetch};
+use crate::{
+    Element,
+    simd::{Simd, prefetch},
+};
 
 /// Steps packed at a time if k runs down columns: a stored row is read from end to end, and the cache lines of the packed
 /// block are still in L1 for the next rows.

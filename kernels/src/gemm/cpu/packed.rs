@@ -4,10 +4,11 @@ use super::blocking::kc;
 use crate::gemm::operand::Operand;
 use crate::gemm::{Layout, Precision, cpu};
 use crate::{
+    Element,
     extent::span,
     pool::{Cpu, Disjoint},
     register_tile::RegisterTile,
-    simd::{Element, Isa, IsaKind},
+    simd::{Isa, IsaKind},
     tiles::{BLOCK, padded},
 };
 use std::fmt;

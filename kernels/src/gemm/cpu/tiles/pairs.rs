@@ -186,7 +186,7 @@ impl Kernel for PackRows<'_, '_> {
 /// Stores LANES elements.
 #[inline(always)]
 fn bf16_store<S: Simd>(simd: S, out: &mut [bf16], x: S::F32) {
-    <bf16 as crate::simd::Element>::store(simd, out, x);
+    <bf16 as crate::Element>::store(simd, out, x);
 }
 
 impl<'a, S: Simd, U: MatrixUnit + 'static> ColumnPanels<PairTile<S, U>> for MatrixB<'a> {

@@ -1,0 +1,18 @@
+//! Emitters of the CUDA kernels: PTX text for the operations of `kernels`, with their arguments and launches. No driver.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+pub mod activation;
+pub mod arguments;
+pub mod attention;
+pub mod cross_entropy;
+pub mod dropout;
+pub mod elementwise;
+pub mod embedding;
+pub mod gemm;
+pub mod gpu_spec;
+mod hopper;
+pub mod layernorm;
+pub mod optimizer;
+pub mod program;
+pub mod reduce;
+mod row_team;
+pub mod softmax;

@@ -1,0 +1,220 @@
+//! Entry of embedding in the table of operations: sizes, cost, check against f64.
+
+pub mod reference;
+#[cfg(test)]
+mod tests;
+
+use crate::check::{Guarded, On, on_runner, store, uniform, widen};
+use crate::recorded::Output;
+use crate::runner::{GpuRunner, Runner};
+use crate::{
+    case::{Case, Outcome},
+    operation::Operation,
+};
+use half::bf16;
+use kernels::Cost;
+use kernels::embedding::{Lookup, backward, backward_scratch_len, forward};
+use kernels::num::philox::Stream;
+use kernels::{DType, Element};
+use kernels_cuda::embedding::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs};
+use kernels_cuda::program::{Pass, Program};
+use ptx::{Sm, sim::Approximation};
+
+/// Embedding: gather and sum, and its gradient.
+pub const OPERATION: Operation = Operation { name: "embedding", cases, cost, check, ptx };
+
+fn ptx(sm: Sm) -> Vec<Program> {
+    if sm != Sm::Sm80 {
+        return Vec::new();
+    }
+    let both = [DType::Bf16, DType::F32];
+    let gathers = Gather::all().into_iter().map(|kernel| kernel.program(sm));
+    let pieces = both.map(|dtype| SumPieces { dtype }.program(sm));
+    gathers.chain(pieces).chain(both.map(|dtype| AddPieces { dtype }.program(sm))).collect()
+}
+
+/// [T, V, E]: no token, one token, more rows than tokens and fewer, whole vectors and one column more or less, ALBERT's.
+const SIZES: [(usize, usize, usize); 12] = [
+    (0, 7, 8),
+    (1, 1, 1),
+    (13, 2, 15),
+    (64, 5, 16),
+    (31, 97, 17),
+    (211, 3, 31),
+    (19, 1031, 33),
+    (5, 64, 63),
+    (257, 129, 65),
+    (401, 3, 300),
+    (503, 2000, 128),
+    (67, 512, 768),
+];
+
+/// Size of the additional variants: forward with one or two tables, and rows gathered from an activation.
+const FEWER: (usize, usize, usize) = (31, 97, 17);
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (t, v, e) in SIZES {
+        for (dtype, pass) in DType::ALL.into_iter().flat_map(|dtype| Pass::ALL.map(|pass| (dtype, pass))) {
+            let mut add = |variant: &str| {
+                all.push(Case { pass, dtype, variant: variant.to_string(), dims: vec![("T", t), ("V", v), ("E", e)] });
+            };
+            // Forward sums the three tables of a token; backward processes one table.
+            add(if pass == Pass::Forward { "sum3" } else { "" });
+            if (t, v, e) == FEWER {
+                add("rows");
+            }
+            if (t, v, e) == FEWER && pass == Pass::Forward {
+                add("sum2");
+                add("sum1");
+            }
+        }
+    }
+    all
+}
+
+/// Backward counts min(T, V) used rows: every token with a row of its own, or every row used.
+fn cost(case: &Case) -> Cost {
+    let (t, v, e) = (case.dim("T") as u64, case.dim("V") as u64, case.dim("E") as u64);
+    let stored = case.dtype.bytes() as u64;
+    match case.pass {
+        Pass::Forward => Cost { flops: 2 * t * e, bytes: t * e * (stored + 3 * 4) + 12 * t },
+        Pass::Backward => Cost { flops: t * e, bytes: t * e * stored + 8 * t.min(v) * e + 4 * t },
+    }
+}
+
+fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    if let (Runner::Cpu(_) | Runner::Recording(_), "rows") = (runner, case.variant.as_str()) {
+        return Outcome::Skipped { reason: "a processor copies rows of activations without a kernel".to_string() };
+    }
+    on_runner(case, runner, |on| match case.dtype {
+        DType::F32 => check_of::<f32>(case, on),
+        DType::Bf16 => check_of::<bf16>(case, on),
+    })
+}
+
+/// Runs the PTX gather on pairs of ids and table.
+fn simulate_forward<X: Element, Y: Element>(
+    gpu: &GpuRunner<'_>,
+    kernel: Gather,
+    width: usize,
+    lookups: &[(&[u32], &[X])],
+    out: &mut [Y],
+) -> Result<(), String> {
+    let mut device = gpu.device();
+    let pairs: Vec<_> =
+        lookups.iter().map(|(ids, table)| [device.buffer("ids", ids), device.buffer("table", table)]).collect();
+    let (buffer, tokens) = (device.unwritten::<Y>("out", out.len()), lookups[0].0.len());
+    let arguments = GatherArgs::new(&pairs, buffer, tokens, width);
+    device.start(&kernel.program(gpu.sm()), kernel.launch(tokens, width), &arguments, Approximation::Exact)?;
+    out.copy_from_slice(&device.read(buffer)?);
+    Ok(())
+}
+
+/// Runs the PTX of [`backward`] with a table of any storage.
+fn simulate_backward<X: Element, Y: Element>(
+    gpu: &GpuRunner<'_>,
+    width: usize,
+    ids: &[u32],
+    dout: &[X],
+    dtable: &mut [Y],
+) -> Result<(), String> {
+    let (pieces, mut device) = (Pieces::new(ids), gpu.device());
+    let (sum, add) = (SumPieces { dtype: X::DTYPE }, AddPieces { dtype: Y::DTYPE });
+    let run = Approximation::Exact;
+    let partial = device.unwritten::<f32>("partial", pieces.count() * width);
+    let arguments = SumPiecesArgs {
+        dout: device.buffer("dout", dout),
+        order: device.buffer("order", &pieces.order),
+        starts: device.buffer("starts", &pieces.starts),
+        partial,
+        width,
+    };
+    device.start(&sum.program(gpu.sm()), sum.launch(&pieces), &arguments, run)?;
+    let table = device.buffer("dtable", dtable);
+    let arguments = AddPiecesArgs {
+        partial,
+        used: device.buffer("used", &pieces.used),
+        first: device.buffer("first", &pieces.first),
+        dtable: table,
+        width,
+    };
+    device.start(&add.program(gpu.sm()), add.launch(&pieces), &arguments, run)?;
+    dtable.copy_from_slice(&device.read(table)?);
+    Ok(())
+}
+
+/// Ids distributed as in text: half of them are among the first tenth of the vocabulary.
+pub(super) fn ids(seed: u64, tokens: usize, vocabulary: usize) -> Vec<u32> {
+    let mut stream = Stream::new(seed, [0x1d5, 0, 0]);
+    let frequent = vocabulary.div_ceil(10) as u32;
+    (0..tokens).map(|t| if t % 2 == 0 { stream.below(frequent) } else { stream.below(vocabulary as u32) }).collect()
+}
+
+fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    match (case.pass, case.variant.as_str()) {
+        (Pass::Forward, "sum3") => check_sum::<X, 3>(case, on),
+        (Pass::Forward, "sum2") => check_sum::<X, 2>(case, on),
+        (Pass::Forward, "sum1") => check_sum::<X, 1>(case, on),
+        (_, "rows") => check_rows::<X>(case, on),
+        _ => check_gradient::<X>(case, on),
+    }
+}
+
+fn check_sum<X: Element, const N: usize>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
+    let tables = [(1, v), (2, 2), (3, 512)].map(|(seed, rows)| on.uniform::<f32>(seed, rows * e, 1.0));
+    let ids = [ids(4, t, v), ids(5, t, 2), (0..t).map(|t| t as u32 % 512).collect()];
+    let mut out = Guarded::<X>::poisoned(t * e);
+    let pairs: [(&[u32], &[f32]); N] = std::array::from_fn(|k| (&ids[k][..], &tables[k][..]));
+    match on {
+        On::Cpu(cpu) => forward(cpu, e, pairs.map(|(ids, table)| Lookup { ids, table }), &mut out),
+        On::Gpu(gpu) => simulate_forward(gpu, Gather::sum(X::DTYPE, N), e, &pairs, &mut out[..])?,
+    }
+    out.intact()?;
+    if on.records(|| vec![Output::new("out", &out)]) {
+        return Ok(0.0);
+    }
+    let naive = reference::forward::<f32>(e, &pairs);
+    let wide: [Vec<f64>; N] = std::array::from_fn(|k| widen(&tables[k]));
+    let exact = reference::forward::<f64>(e, &std::array::from_fn::<_, N, _>(|k| (&ids[k][..], &wide[k][..])));
+    on.within("out", &out, &store::<X>(&naive), &exact)
+}
+
+fn check_gradient<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
+    let (ids, dout, before) = (ids(4, t, v), on.uniform::<X>(5, t * e, 1.0), on.uniform::<f32>(6, v * e, 1.0));
+    let mut dtable = Guarded::new(&before);
+    match on {
+        On::Cpu(cpu) => {
+            let mut scratch = vec![u32::MAX; backward_scratch_len(t, v)];
+            backward(cpu, e, &ids, &dout, &mut dtable, &mut scratch);
+        }
+        On::Gpu(gpu) => simulate_backward(gpu, e, &ids, &dout, &mut dtable[..])?,
+    }
+    dtable.intact()?;
+    if on.records(|| vec![Output::new("dtable", &dtable)]) {
+        return Ok(0.0);
+    }
+    let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &before);
+    on.within("dtable", &dtable, &naive, &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&before)))
+}
+
+/// Checks the gather of an activation's rows in its own storage, and the gradient added to them.
+fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+    let On::Gpu(gpu) = on else { return Err("rows are picked by the PTX alone".to_string()) };
+    let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
+    let (ids, x, dout) = (ids(4, t, v), uniform::<X>(1, v * e, 1.0), uniform::<X>(5, t * e, 1.0));
+    if case.pass == Pass::Forward {
+        let mut out = Guarded::<X>::poisoned(t * e);
+        simulate_forward(gpu, Gather::rows(X::DTYPE), e, &[(&ids, &x)], &mut out[..])?;
+        out.intact()?;
+        let exact = reference::forward::<f64>(e, &[(&ids, &widen(&x))]);
+        return on.within("out", &out, &store::<X>(&exact.iter().map(|x| *x as f32).collect::<Vec<_>>()), &exact);
+    }
+    let mut dx = Guarded::new(&x);
+    simulate_backward(gpu, e, &ids, &dout, &mut dx[..])?;
+    dx.intact()?;
+    let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &widen(&x));
+    on.within("dx", &dx, &store::<X>(&naive), &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&x)))
+}

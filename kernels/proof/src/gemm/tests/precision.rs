@@ -1,0 +1,266 @@
+//! Products of rounded and split operands: bits of every kind of tiles, errors, and the forms of operands.
+
+use super::super::problem::{FORMS, epilogues};
+use super::super::reference;
+use super::{panic_message, spread};
+use crate::check::{Guarded, testable_cpus, uniform, widen};
+use half::bf16;
+use kernels::Cpu;
+use kernels::dropout::Dropout;
+use kernels::gemm::gemm_packed;
+use kernels::gemm::{
+    Batch, Beta, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, Precision, batched, gemm,
+};
+use kernels::num::philox::Stream;
+use kernels::tiles::Tiles;
+use kernels::{Element, simd::Isa};
+
+/// The precisions that run on tiles.
+const ON_TILES: [Precision; 3] = [Precision::Bf16, Precision::Bf16x3, Precision::Bf16x6];
+
+/// A CPU for each kind of tiles beside each instruction set, with one thread and two.
+fn cpus_with_tiles() -> Vec<Cpu> {
+    let of = |cpu: &Cpu| {
+        let kinds = Tiles::testable(cpu.isa()).into_iter().map(Tiles::kind);
+        kinds.map(|kind| cpu.clone().with_tiles(kind).expect("testable tiles")).collect::<Vec<_>>()
+    };
+    let two = Cpu::new(*Isa::real().last().unwrap(), 2).expect("two threads");
+    testable_cpus().iter().chain([&two]).flat_map(of).collect()
+}
+
+/// Operands of a product, and what its epilogue reads.
+struct Problem {
+    spec: Gemm,
+    kind: EpilogueKind,
+    a: Vec<f32>,
+    b: Vec<f32>,
+    bias: Vec<f32>,
+    matrix: Vec<f32>,
+}
+
+impl Problem {
+    fn new(spec: Gemm, kind: EpilogueKind) -> Self {
+        let Gemm { m, n, k, .. } = spec;
+        let matrix = uniform(4, spec.spans()[2], 1.0);
+        Self { spec, kind, a: uniform(1, m * k, 1.0), b: uniform(2, n * k, 1.0), bias: uniform(3, n, 1.0), matrix }
+    }
+
+    /// C and what an epilogue saves, with operands stored as X and C as Y; B packed before if `packed`.
+    fn compute<X: Element, Y: Element>(&self, cpu: &Cpu, packed: bool) -> Vec<u32> {
+        let Self { spec, kind, bias, .. } = self;
+        let stored = |x: &[f32]| x.iter().map(|&x| X::from_f32(x)).collect::<Vec<X>>();
+        let (a, b) = (stored(&self.a), stored(&self.b));
+        let matrix: Vec<Y> = self.matrix.iter().map(|&x| Y::from_f32(x)).collect();
+        let mut pre = Guarded::<Y>::poisoned(matrix.len());
+        let mut c = if spec.beta == Beta::One { Guarded::new(&matrix) } else { Guarded::poisoned(matrix.len()) };
+        let dropout = Dropout { seed: 3, site: 7, rate: 0.2 };
+        let epilogue = Epilogue::of_kind(*kind, &bias[..], &matrix[..], &mut pre[..], dropout);
+        if packed {
+            let mut panels = PackedB::with_precision(cpu.isa(), spec.precision, spec.k, spec.n);
+            panels.pack(cpu, spec.b, spec.ldb, &b);
+            gemm_packed(cpu, spec, &a, &panels, &mut c, epilogue);
+        } else {
+            gemm(cpu, spec, &a, &b, &mut c, epilogue);
+        }
+        c.assert_intact(&"c");
+        pre.assert_intact(&"pre");
+        let saved = if kind.saves_pre() { &pre[..] } else { &[] };
+        c.iter().chain(saved).map(|x| x.to_f32().to_bits()).collect()
+    }
+}
+
+#[test]
+fn every_kind_of_tiles_gives_the_same_bits_however_operands_are_stored() {
+    let cpus = cpus_with_tiles();
+    let mut compared = 0;
+    // Around tiles of 32 x 32, 14 x 32 and 6 x 16, blocks of 32, sections of 128, and blocks of 256, 384 and 1,024 terms.
+    let sizes = [
+        (1, 1, 1),
+        (33, 31, 32),
+        (5, 66, 33),
+        (14, 16, 0),
+        (64, 32, 128),
+        (70, 40, 129),
+        (31, 96, 257),
+        (40, 33, 1025),
+    ];
+    for (i, (m, n, k)) in sizes.into_iter().enumerate() {
+        for (j, (form, a, b)) in FORMS.into_iter().enumerate() {
+            for precision in ON_TILES {
+                let kind = [EpilogueKind::None, EpilogueKind::Bias][(i + j) % 2];
+                let spec = Gemm::new(m, n, k, a, b).with_precision(precision);
+                let spec = if (i + j) % 3 == 0 { spec.accumulate() } else { spec };
+                let problem = Problem::new(spec, kind);
+                // Operands that are bf16 are the same numbers in f32.
+                let rounded = Problem {
+                    a: problem.a.iter().map(|&x| bf16::from_f32(x).to_f32()).collect(),
+                    b: problem.b.iter().map(|&x| bf16::from_f32(x).to_f32()).collect(),
+                    ..Problem::new(spec, kind)
+                };
+                let [mut of_f32, mut of_rounded, mut narrow] = [None, None, None];
+                for cpu in &cpus {
+                    for packed in [false, true] {
+                        let case = format!(
+                            "{cpu}, {} tiles, {form} {m} x {n} x {k} {precision}, {packed}",
+                            cpu.tiles().kind()
+                        );
+                        let mut same = |first: &mut Option<Vec<u32>>, found: Vec<u32>, what: &str| {
+                            let wanted = first.get_or_insert_with(|| found.clone());
+                            let differ: Vec<usize> = (0..found.len()).filter(|&i| wanted[i] != found[i]).collect();
+                            assert!(differ.is_empty(), "{case}, {what}: elements {differ:?}");
+                            compared += 1;
+                        };
+                        same(&mut of_f32, problem.compute::<f32, f32>(cpu, packed), "f32");
+                        same(&mut of_rounded, rounded.compute::<f32, f32>(cpu, packed), "rounded");
+                        same(&mut of_rounded, rounded.compute::<bf16, f32>(cpu, packed), "bf16 operands");
+                        same(&mut narrow, problem.compute::<f32, bf16>(cpu, packed), "bf16 result");
+                    }
+                }
+            }
+        }
+    }
+    println!("{compared} products on {} CPUs compared", cpus.len());
+}
+
+#[test]
+fn every_epilogue_gives_the_same_bits_on_every_kind_of_tiles() {
+    let cpus = cpus_with_tiles();
+    for (beta, kind) in epilogues() {
+        for precision in ON_TILES {
+            let spec = Gemm { beta, ..Gemm::nt(35, 70, 65) }.with_precision(precision);
+            let spec = spec.with_leading_dimensions(spec.lda, spec.ldb, 73);
+            let problem = Problem::new(spec, kind);
+            let [mut wide, mut narrow] = [None, None];
+            for cpu in &cpus {
+                let found = [problem.compute::<f32, f32>(cpu, true), problem.compute::<f32, bf16>(cpu, false)];
+                for (first, found) in [&mut wide, &mut narrow].into_iter().zip(found) {
+                    let tiles = cpu.tiles().kind();
+                    assert!(
+                        *first.get_or_insert_with(|| found.clone()) == found,
+                        "{cpu}, {tiles} tiles, {kind:?} {precision}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_caches_or_strides() {
+    for precision in ON_TILES {
+        for (m, n, k) in [(130, 70, 1100), (65, 1700, 40)] {
+            for (form, a, b) in FORMS {
+                let spec = Gemm::new(m, n, k, a, b).with_precision(precision);
+                let problem = Problem::new(spec, EpilogueKind::BiasDropoutResidual { dropout: true, residual: true });
+                let cpu = |threads: usize| Cpu::new(*Isa::real().last().unwrap(), threads).expect("threads");
+                let wanted = problem.compute::<bf16, bf16>(&cpu(1), false);
+                for cpu in [cpu(2), cpu(3), cpu(1).with_block_cache(16 << 10), cpu(2).with_block_cache(100_000)] {
+                    assert!(
+                        problem.compute::<bf16, bf16>(&cpu, true) == wanted,
+                        "{form} {m} x {n} x {k} {precision} {cpu:?}"
+                    );
+                }
+                // Rows 4 KiB apart are packed, rows slightly further apart are read in place.
+                let (lda, ldb) = (2048, 2052);
+                let far = Problem {
+                    a: spread(&problem.a, spec.lda, lda),
+                    b: spread(&problem.b, spec.ldb, ldb),
+                    spec: spec.with_leading_dimensions(lda, ldb, n),
+                    ..Problem::new(spec, problem.kind)
+                };
+                assert!(far.compute::<bf16, bf16>(&cpu(2), false) == wanted, "{form} {m} x {n} x {k} {precision}");
+            }
+        }
+    }
+}
+
+/// ‖C - exact‖ / ‖exact‖ of 64 x 64 sums of `k` products, whose operands `number` draws.
+fn error(precision: Precision, k: usize, number: impl Fn(&mut Stream) -> f64) -> f64 {
+    let mut stream = Stream::new(11, [0x6572_726f, 0, 0]);
+    let mut numbers = |len: usize| (0..len).map(|_| number(&mut stream) as f32).collect::<Vec<f32>>();
+    let (a, b) = (numbers(64 * k), numbers(64 * k));
+    let spec = Gemm::nt(64, 64, k).with_precision(precision);
+    let exact = reference::product::<f64>(&spec, &widen(&a), &widen(&b));
+    let mut c = vec![f32::NAN; 64 * 64];
+    gemm(&Cpu::new(*Isa::real().last().unwrap(), 1).unwrap(), &spec, &a, &b, &mut c, Epilogue::NONE);
+    let squares = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>();
+    (squares(&mut c.iter().zip(&exact).map(|(&c, e)| f64::from(c) - e)) / squares(&mut exact.iter().copied())).sqrt()
+}
+
+#[test]
+fn errors_are_those_of_the_table() {
+    for k in [768, 3072] {
+        let normal = |stream: &mut Stream| stream.normal();
+        let wide = |stream: &mut Stream| stream.normal() * 2f64.powi((stream.next_u32() % 17) as i32 - 8);
+        for number in [&normal as &dyn Fn(&mut Stream) -> f64, &wide] {
+            let found = Precision::ALL.map(|precision| error(precision, k, number));
+            println!("k = {k}: f32 {:.1e}, bf16 {:.1e}, x3 {:.1e}, x6 {:.1e}", found[0], found[1], found[2], found[3]);
+            let [f32, bf16, three, six] = found;
+            assert!((1.5e-3..3.5e-3).contains(&bf16) && (3e-6..6e-6).contains(&three) && six < 5e-7, "{found:?}");
+            assert!(six < 1.4 * f32, "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn numbers_at_the_ends_of_the_range() {
+    for cpu in cpus_with_tiles() {
+        let product = |precision: Precision, a: f32, b: f32| {
+            let mut c = [f32::NAN];
+            gemm(&cpu, &Gemm::nt(1, 1, 1).with_precision(precision), &[a], &[b], &mut c, Epilogue::NONE);
+            c[0]
+        };
+        let case = format!("{cpu}, {} tiles", cpu.tiles().kind());
+        // f32::MAX is nearer to 2^128 than to the greatest bf16.
+        assert_eq!(product(Precision::Bf16, f32::MAX, 0.5), f32::INFINITY, "{case}");
+        for split in [Precision::Bf16x3, Precision::Bf16x6] {
+            let relative = f64::from(product(split, f32::MAX, -0.5)) / (f64::from(f32::MAX) * -0.5);
+            assert!((relative - 1.0).abs() < 1e-5, "{case}, {split}: {relative}");
+            assert!(product(split, f32::INFINITY, 1.0).is_nan(), "{case}, {split}");
+        }
+        for precision in ON_TILES {
+            assert_eq!(
+                product(precision, f32::MIN_POSITIVE / 2.0, 1.0),
+                0.0,
+                "{case}, {precision}: denormals are zero"
+            );
+            assert!(product(precision, f32::NAN, 1.0).is_nan(), "{case}, {precision}");
+        }
+    }
+}
+
+#[test]
+fn batches_of_tiles_equal_their_products() {
+    for cpu in cpus_with_tiles() {
+        for precision in ON_TILES {
+            let spec = Gemm::nn(19, 33, 41).with_precision(precision);
+            let batch = Batch::contiguous(3, &spec);
+            let (a, b) = (uniform::<bf16>(1, 3 * 19 * 41, 1.0), uniform::<bf16>(2, 3 * 33 * 41, 1.0));
+            let mut c = vec![f32::NAN; 3 * 19 * 33];
+            batched(&cpu, &spec, &batch, &a, &b, &mut c);
+            for (i, c) in c.chunks(19 * 33).enumerate() {
+                let mut wanted = vec![f32::NAN; 19 * 33];
+                let (a, b) = (&a[i * batch.stride_a..], &b[i * batch.stride_b..]);
+                gemm(&cpu, &spec, a, b, &mut wanted, Epilogue::NONE);
+                super::assert_same_bits(precision.name(), c, &wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn panels_of_another_precision_are_refused() {
+    let cpu = Cpu::new(Isa::real()[0], 1).unwrap();
+    let packed = PackedB::with_precision(cpu.isa(), Precision::Bf16, 8, 6);
+    let wanted = PackMismatch::Precision { packed: Precision::Bf16, wanted: Precision::F32 };
+    assert_eq!(packed.check(cpu.isa().kind(), Precision::F32, 8, 6), Err(wanted));
+    let product = || gemm_packed(&cpu, &Gemm::nn(1, 6, 8), &[1f32; 8], &packed, &mut [0f32; 6], Epilogue::NONE);
+    let message = panic_message(product);
+    assert!(message.contains("packed for bf16 but the product is in f32"), "{message}");
+    // Half the bytes of f32, and panels of 32 columns of all k.
+    assert_eq!((packed.bytes(), packed.size()), (32 * 32 * 2, (8, 6)));
+    assert_eq!("bf16x3".parse(), Ok(Precision::Bf16x3));
+    let error = "fp8".parse::<Precision>().unwrap_err();
+    assert_eq!(error.to_string(), "unknown precision \"fp8\"; expected f32, bf16, bf16x3 or bf16x6");
+    assert_eq!(Layout::Normal, Gemm::nn(1, 1, 1).a);
+}

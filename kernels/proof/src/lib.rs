@@ -1,0 +1,39 @@
+//! What shows that the kernels are right: the cases of each operation, its reference in f64, the tolerance, runners for CPUs
+//! and GPUs, recorded bits. Used by tests, `doctor --verify`, `bench` and the GPU suite; no library depends on it.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+pub mod activation;
+pub mod attention;
+pub mod bits;
+pub mod case;
+pub mod check;
+pub mod cross_entropy;
+pub mod dropout;
+pub mod elementwise;
+pub mod embedding;
+pub mod gemm;
+pub mod int8;
+pub mod layernorm;
+pub mod operation;
+pub mod optimizer;
+pub mod predicted;
+pub mod recorded;
+pub mod reduce;
+pub mod runner;
+pub mod simulated;
+pub mod softmax;
+
+/// The table of operations: what tests, benches, the profiler and the command line enumerate.
+pub const OPERATIONS: &[operation::Operation] = &[
+    activation::OPERATION,
+    gemm::OPERATION,
+    attention::OPERATION,
+    layernorm::OPERATION,
+    softmax::OPERATION,
+    embedding::OPERATION,
+    cross_entropy::OPERATION,
+    optimizer::OPERATION,
+    dropout::OPERATION,
+    reduce::OPERATION,
+    elementwise::OPERATION,
+    int8::OPERATION,
+];
