@@ -2,7 +2,7 @@
 # Coverage-guided fuzzing (libFuzzer, AddressSanitizer) of the readers of untrusted bytes, on stable Rust.
 #
 #   .ci/fuzz.sh [SECONDS [READER..]]     SECONDS of CPU time for each reader (60); default: all readers
-#   .ci/fuzz.sh --minimize [READER..]    keeps the smallest inputs that cover the same code in tests/fuzz/corpus
+#   .ci/fuzz.sh --minimize [READER..]    keeps the smallest inputs that cover the same code in tests/fuzz/corpus.tar.gz
 #
 # New inputs are kept between runs in ${XDG_CACHE_HOME:-~/.cache}/albert-fuzz, with a line for each minute of a reader
 # (READER.slices: seconds of CPU time, executions, edges). An input that makes a reader panic, hang or exceed its memory limit
@@ -48,18 +48,19 @@ done
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 # Limits are wall-clock seconds on a shared machine, so only an input that reaches the limit is a finding.
 limits=(-timeout=60 -report_slow_units=60 -rss_limit_mb=4096 -max_len=65536)
-log=$(mktemp -d)
-trap 'rm -rf "$log"' EXIT
+log=$(mktemp -d) corpus=$(mktemp -d)
+trap 'rm -rf "$log" "$corpus"' EXIT
+tar -C "$corpus" -xzf tests/fuzz/corpus.tar.gz
 
 corpus_of() {
-  mkdir -p "$cache/$1" "tests/fuzz/corpus/$1" "tests/fuzz/regressions/$1"
+  mkdir -p "$cache/$1" "$corpus/$1" "tests/fuzz/regressions/$1"
 }
 
 # fuzz READER: runs slices until the CPU time is used up; prints one line of the table.
 fuzz() {
   local reader=$1 used=0 ran slice executions=0 covered=0 before=0 inputs=0 finding=none features=0
   corpus_of "$reader"
-  local folders=("$cache/$reader" "tests/fuzz/corpus/$reader" "tests/fuzz/regressions/$reader")
+  local folders=("$cache/$reader" "$corpus/$reader" "tests/fuzz/regressions/$reader")
   while [ "$used" -lt "$seconds" ]; do
     slice=$((seconds - used < 60 ? seconds - used : 60))
     local out=$log/$reader status=0
@@ -90,18 +91,20 @@ if $minimize; then
     corpus_of "$reader"
     small=$(mktemp -d)
     ALBERT_READER=$reader "$fuzzer" -merge=1 "${limits[@]}" -max_len=4096 "$small" "$cache/$reader" \
-      "tests/fuzz/corpus/$reader" >"$log/$reader" 2>&1
+      "$corpus/$reader" >"$log/$reader" 2>&1
     # The smallest inputs first, at most 64 KiB and 200 files a reader.
-    rm -f "tests/fuzz/corpus/$reader"/*
+    rm -f "$corpus/$reader"/*
     total=0 count=0
     while read -r size name; do
       total=$((total + size)) count=$((count + 1))
       [ "$total" -le 65536 ] && [ "$count" -le 200 ] || break
-      cp "$small/$name" "tests/fuzz/corpus/$reader/"
+      cp "$small/$name" "$corpus/$reader/"
     done < <(cd "$small" && stat -c '%s %n' -- * 2>/dev/null | sort -n)
-    echo "$reader: $(find "tests/fuzz/corpus/$reader" -type f | wc -l) of $(find "$small" -type f | wc -l) inputs"
+    echo "$reader: $(find "$corpus/$reader" -type f | wc -l) of $(find "$small" -type f | wc -l) inputs"
     rm -rf "$small"
   done
+  # The same inputs are the same bytes.
+  (cd "$corpus" && tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf - -- *) | gzip -9n >tests/fuzz/corpus.tar.gz
   exit 0
 fi
 

@@ -1,6 +1,6 @@
 //! Every reader of foreign bytes on its corpus, its regressions and mutated inputs: no panic, bounded memory and time.
 //!
-//! A normal run replays `tests/fuzz/{corpus,regressions}` and makes some thousand mutated inputs. Ten million:
+//! A normal run replays `tests/fuzz/corpus.tar.gz` and `regressions` and makes some thousand mutated inputs. Ten million:
 //! `cargo test --release -p albert-tests --test readers -- --ignored`; `ALBERT_READERS=ptx,config` chooses readers, so
 //! that several processes can share the work.
 
@@ -12,6 +12,7 @@ use albert_tests::{
 use engine::io::limits::{memory_for, text::ZSTD_MAGIC};
 use std::{
     fs,
+    io::Read,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Mutex,
@@ -64,12 +65,35 @@ fn chosen() -> Vec<&'static Reader> {
     chosen
 }
 
-fn files(kind: &str, reader: &Reader) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(kind).join(reader.name);
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    files.sort();
-    files
+/// Names and bytes of the inputs of `reader` in `fuzz/corpus.tar.gz`, by name.
+fn corpus(reader: &Reader) -> Vec<(String, Vec<u8>)> {
+    let file = fs::File::open(fuzz().join("corpus.tar.gz")).expect("the corpus");
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let mut inputs = Vec::new();
+    for entry in archive.entries().expect("an archive") {
+        let mut entry = entry.expect("an entry");
+        let path = entry.path().expect("a path").into_owned();
+        if entry.header().entry_type().is_file() && path.starts_with(reader.name) {
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).expect("bytes of an entry");
+            inputs.push((path.display().to_string(), bytes));
+        }
+    }
+    inputs.sort();
+    inputs
+}
+
+/// The same for inputs that have failed.
+fn regressions(reader: &Reader) -> Vec<(String, Vec<u8>)> {
+    let Ok(entries) = fs::read_dir(fuzz().join("regressions").join(reader.name)) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut inputs: Vec<_> = paths.map(|path| (path.display().to_string(), fs::read(path).expect("a file"))).collect();
+    inputs.sort();
+    inputs
+}
+
+fn fuzz() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz")
 }
 
 #[test]
@@ -103,11 +127,12 @@ fn corpus_and_regressions_stay_within_bounds() {
     let _alone = alone();
     let mut replayed = 0;
     for reader in READERS {
-        for path in ["corpus", "regressions"].iter().flat_map(|kind| files(kind, reader)) {
-            survives(reader, &path.display(), &fs::read(&path).expect("a file of the corpus"));
+        for (name, bytes) in corpus(reader).into_iter().chain(regressions(reader)) {
+            survives(reader, &name, &bytes);
             replayed += 1;
         }
     }
+    assert!(replayed > 3000, "{replayed} inputs: the archive lacks some");
     println!("{replayed} inputs replayed");
 }
 
@@ -137,8 +162,7 @@ fn mutate_all(cases: u64) {
     println!("|---|---|---|---|---|---|");
     for reader in chosen() {
         let valid = (reader.seeds)();
-        let corpus = files("corpus", reader);
-        let corpus: Vec<_> = corpus.iter().map(|path| fs::read(path).expect("a file of the corpus")).collect();
+        let corpus: Vec<_> = corpus(reader).into_iter().map(|(_, bytes)| bytes).collect();
         let start = Instant::now();
         let (mut accepted, mut most, mut longest) = (0, 0, 0.0f64);
         for case in 0..cases {
