@@ -99,7 +99,7 @@ plant machine-code 12 "a closure called twice in a rung of \`measure\`" "call ge
 plant loom quick "the script is deleted" "missing or not executable" "rm .ci/loom.sh" ".ci/full loom"
 plant kills quick "tests that are all filtered out" "no test ran" "sed -i '/^cargo test/s/.*/echo \"test result: ok. 0 passed; 0 failed; 3 ignored\"/' .ci/kills.sh" ".ci/full kills"
 plant asan 20 "a packing routine reads one element past a row, in every test" "AddressSanitizer: heap-buffer-overflow" : "PLANTED_BUG=pack .ci/asan.sh kernels"
-plant loom 6 "the store that opens a loop is relaxed" "test result: FAILED" "sed -i 's/OPEN: Ordering = Ordering::Release/OPEN: Ordering = Ordering::Relaxed/' kernels/src/pool/sync.rs" ".ci/full loom"
+plant loom 6 "the store that opens a loop is relaxed" "test result: FAILED" "sed -i 's/OPEN: Ordering = Ordering::Release/OPEN: Ordering = Ordering::Relaxed/' kernels/src/pool/order.rs" ".ci/full loom"
 plant emulated 10 "the maximum of emulated lanes is the minimum" "FAILED" "sed -i '/^        max(a: \[f32; N\]/s/LANE.max/LANE.min/' kernels/src/simd/emulated.rs" ".ci/full emulated"
 plant peers 6 "\`&Vec\` as a parameter, in code for peers" "writing \`&Vec\` instead of" "printf '\n/// Length.\npub fn length(x: &Vec<u8>) -> usize {\n    x.len()\n}\n' >>cli/measure/src/peers/mod.rs" ".ci/full peers"
 plant fuzz 10+ "the reader of vocab.txt panics at a file of more than 40 bytes" "panicked" "sed -i 's/^pub(super) fn vocab_txt(bytes: &\[u8\]) -> bool {/&\n    assert!(bytes.len() <= 40, \"planted\");/' tests/src/readers/tokenizer.rs" ".ci/fuzz.sh 5 vocab-txt"

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod cache;
+mod order;
 mod sync;
 mod team;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Synchronization primitives of the team. `tests/team` compiles `team.rs` against a module of the same names that wraps
 //! the model checker loom.
 
+pub(super) use super::order;
 pub(super) use std::{
     panic::catch_unwind,
     sync::{
@@ -12,21 +13,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-
-/// Memory orderings of the accesses to the team's state word, by purpose. The model checker weakens one at a time and
-/// expects a data race.
-pub(super) mod order {
-    use std::sync::atomic::Ordering;
-
-    /// The leader opens a loop: publishes the job and what the leader wrote before the loop.
-    pub(crate) const OPEN: Ordering = Ordering::Release;
-    /// A member joins a loop: pairs with `OPEN`.
-    pub(crate) const JOIN: Ordering = Ordering::Acquire;
-    /// A member leaves a loop: publishes what its tasks wrote.
-    pub(crate) const LEAVE: Ordering = Ordering::Release;
-    /// The leader finds that all members have left: pairs with `LEAVE`.
-    pub(crate) const LEFT: Ordering = Ordering::Acquire;
-}
 
 /// An `UnsafeCell` whose accesses the model checker can observe.
 pub(super) struct Cell<T>(std::cell::UnsafeCell<T>);

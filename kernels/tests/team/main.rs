@@ -9,26 +9,34 @@
 //! threads either poll forever, or block at once, where a lost wake-up is a deadlock. The team is compiled unchanged and
 //! once for each planted fault: an ordering weakened to relaxed, which a model must detect.
 
+#[path = "../../src/pool/order.rs"]
+mod order;
 mod primitives;
 mod shared_workers;
 
 use primitives::Wait;
 use std::process::Command;
 
-/// Compiles the team and the models with these orderings.
+/// Compiles the team and the models with the orderings of the module `order`.
 macro_rules! team {
     ($name:ident, $open:ident, $join:ident, $leave:ident, $left:ident) => {
+        team! {
+            $name,
+            pub(super) mod order {
+                use std::sync::atomic::Ordering;
+                pub(crate) const OPEN: Ordering = Ordering::$open;
+                pub(crate) const JOIN: Ordering = Ordering::$join;
+                pub(crate) const LEAVE: Ordering = Ordering::$leave;
+                pub(crate) const LEFT: Ordering = Ordering::$left;
+            }
+        }
+    };
+    ($name:ident, $order:item) => {
         #[path = "."]
         mod $name {
             mod sync {
                 pub(super) use crate::primitives::*;
-                pub(super) mod order {
-                    use std::sync::atomic::Ordering;
-                    pub(crate) const OPEN: Ordering = Ordering::$open;
-                    pub(crate) const JOIN: Ordering = Ordering::$join;
-                    pub(crate) const LEAVE: Ordering = Ordering::$leave;
-                    pub(crate) const LEFT: Ordering = Ordering::$left;
-                }
+                $order
             }
             #[path = "models.rs"]
             #[allow(clippy::duplicate_mod, dead_code, unsafe_code, unreachable_pub)]
@@ -40,7 +48,10 @@ macro_rules! team {
     };
 }
 
-team!(correct, Release, Acquire, Release, Acquire);
+team! {
+    correct,
+    pub(super) use crate::order;
+}
 team!(relaxed_open, Relaxed, Acquire, Release, Acquire);
 team!(relaxed_join, Release, Relaxed, Release, Acquire);
 team!(relaxed_leave, Release, Acquire, Relaxed, Acquire);
