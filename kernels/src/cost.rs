@@ -1,6 +1,6 @@
 //! Work of a kernel.
 
-/// What one call of a kernel costs at least: what every report compares the clock with.
+/// Minimum work of one call of a kernel, with which reports compare the measured time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Floating-point operations; a fused multiply-add counts two, an elementary function what its row says.

@@ -20,7 +20,7 @@ use kernels::DType;
 use ptx::{Sm, Storage};
 use std::fmt;
 
-/// Which way a kernel goes.
+/// Direction of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pass {
     /// From inputs to outputs.

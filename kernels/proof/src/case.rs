@@ -9,11 +9,11 @@ use std::fmt;
 /// One size of one variant of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Which way.
+    /// Forward or backward.
     pub pass: Pass,
     /// Storage of inputs and outputs.
     pub dtype: DType,
-    /// What is fused or chosen, in the words of the operation; empty where there is nothing to choose.
+    /// Fused or chosen parts, in the words of the operation; empty if there is only one variant.
     pub variant: String,
     /// Sizes with their letters: `[("T", 128), ("F", 3072)]`.
     pub dims: Vec<(&'static str, usize)>,
@@ -41,7 +41,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// Where a case is run.
+/// Device that runs a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The processor, with this instruction set.
@@ -66,7 +66,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// What became of a case on a target.
+/// Result of running a case on a target.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Every output stays within its bound.

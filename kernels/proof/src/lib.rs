@@ -1,10 +1,13 @@
-//! What shows that the kernels are right: the cases of each operation, its reference in f64, the tolerance, runners for CPUs
+//! Checks of the kernels: the cases of each operation, its reference in f64, the tolerance, runners for CPUs
 //! and GPUs, recorded bits. Used by tests, `doctor --verify`, `bench` and the GPU suite; no library depends on it.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 pub mod activation;
 pub mod attention;
 pub mod bits;
 pub mod case;
+// Functions of the references: tolerances cover their last bits.
+#[allow(clippy::disallowed_methods)]
 pub mod check;
 pub mod cross_entropy;
 pub mod dropout;

@@ -74,11 +74,14 @@ fn lowest_level(lines: u64) -> u32 {
 /// Adds the words of `line` to `sample`, behind [`SAMPLED`] and the line's level, if a corpus of `lines` lines or more may need them.
 pub(super) fn add(sample: &mut Counts<Box<[u8]>>, cleaning: Cleaning, lines: u64, line: &str) {
     let loses = cleaning.lowercase || cleaning.strip_accents || cleaning.normalization == Normalization::Released;
+    if !loses {
+        return;
+    }
     let mut hasher = FxHasher::default();
     hasher.write(line.as_bytes());
     let zeros = hasher.finish().trailing_zeros();
     let lowest = lowest_level(lines);
-    if !loses || zeros < lowest {
+    if zeros < lowest {
         return;
     }
     let rarity = if line.chars().any(may_be_lost) { 0 } else { PLAIN };

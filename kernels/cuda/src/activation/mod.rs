@@ -57,7 +57,7 @@ const ROWS: usize = 4;
 /// Maximum gridDim.y.
 const MAX_GRID_Y: usize = 65_535;
 
-/// Emits act(x): for this kernel and for the epilogues of others.
+/// Emits act(x), for this kernel and the epilogues of products.
 pub fn emit(activation: Activation, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
     match activation {
         Activation::GeluTanh => k.mul(x, k.sigmoid(twice_tanh_argument(k, x), precision).value),
