@@ -210,6 +210,7 @@ parity() {
     status=$?
     [ $status -eq 0 ] || worst=$status
     cat "$work/$run.log" >>"$log"
+    cp "$work/$run/metrics.jsonl" "$out/$run.jsonl"
     printf '%s, exit code %d: %s\n' "$run" $status "$(tail -n 1 "$work/$run.log")" >>"$out/training.txt"
   done
   "$suite" --losses "$work"/{cpu-f32,cpu-bf16,gpu-bf16}/metrics.jsonl >"$work/losses.txt" 2>&1
@@ -271,7 +272,7 @@ training() {
     throughput 512 64 20
     throughput 128 256 20
     throughput 512 1 40
-    profile 512 64 5
+    profile 512 64 30
   fi
 }
 

@@ -176,10 +176,31 @@ fn plot(
         match curve.line {
             Line::Solid => chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?,
             Line::Thin => chart.draw_series(LineSeries::new(points, color.mix(0.65).stroke_width(1)))?,
-            Line::Dashed => chart.draw_series(DashedLineSeries::new(points, 6, 4, color.stroke_width(1)))?,
+            Line::Dashed => chart.draw_series(
+                dashes(&points, (last - first) / f64::from(width / 10))
+                    .into_iter()
+                    .map(|dash| PathElement::new(dash, color.stroke_width(1))),
+            )?,
         };
     }
     Ok(())
+}
+
+/// Dashes along `points`, whose first coordinates ascend: three fifths of each `period` of the first coordinate. That of
+/// plotters needs a function of glibc 2.35.
+fn dashes(points: &[(f64, f64)], period: f64) -> Vec<[(f64, f64); 2]> {
+    let mut dashes = Vec::new();
+    for pair in points.windows(2) {
+        let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
+        let at = |x: f64| (x, y0 + (y1 - y0) * (x - x0) / (x1 - x0));
+        for k in (x0 / period).floor() as i64..=(x1 / period).floor() as i64 {
+            let (start, end) = (x0.max(k as f64 * period), x1.min((k as f64 + 0.6) * period));
+            if start < end {
+                dashes.push([at(start), at(end)]);
+            }
+        }
+    }
+    dashes
 }
 
 fn color(curve: &Curve) -> RGBColor {
@@ -240,6 +261,13 @@ mod tests {
             different.dedup();
             assert!(labels.len() >= 4 && different.len() == labels.len(), "{low} to {high}: {labels:?}");
         }
+    }
+
+    #[test]
+    fn dashes_follow_their_line() {
+        let of_two = dashes(&[(0.0, 0.0), (1.2, 12.0), (2.0, 12.0)], 1.0);
+        assert_eq!(of_two, [[(0.0, 0.0), (0.6, 6.0)], [(1.0, 10.0), (1.2, 12.0)], [(1.2, 12.0), (1.6, 12.0)]]);
+        assert!(dashes(&[(1.0, 0.0), (1.0, 5.0)], 1.0).is_empty());
     }
 
     #[test]
