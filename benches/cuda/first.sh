@@ -10,6 +10,7 @@
 #   PART         file           what (all in this order if none is named)
 #   speeds       speeds.tsv     products, attention, encoder layers at ALBERT's sizes
 #   cases        cases.tsv      each case of each operation against its f64 reference; cases=gemm,softmax for some
+#   ampere       ampere.tsv     the cases of products and attention with the programs for GPUs before Hopper
 #   training     training.txt   200 steps of base on the GPU and on the processor from one seed; tokens per second with CUDA
 #                               graphs on and off; the profile of a step
 #   sanitizer    tools.txt      compute-sanitizer over the cheapest cases, if installed
@@ -55,9 +56,9 @@ done
 out=$1
 shift
 parts=("$@")
-[ $# -gt 0 ] || parts=(speeds cases training sanitizer counters peers)
+[ $# -gt 0 ] || parts=(speeds cases ampere training sanitizer counters peers)
 # Shares of the time.
-declare -A weights=([speeds]=3 [cases]=4 [training]=5 [sanitizer]=2 [counters]=1 [peers]=3)
+declare -A weights=([speeds]=3 [cases]=4 [ampere]=4 [training]=5 [sanitizer]=2 [counters]=1 [peers]=3)
 for part in "${parts[@]}"; do
   [ -n "${weights[${part%%=*}]:-}" ] || usage "unknown part $part; expected one of: ${!weights[*]}"
 done
@@ -157,6 +158,13 @@ cases() {
   names=${1:-$("$suite" --list | paste -sd,)}
   for name in ${names//,/ }; do
     walk cases "$name" cases.tsv --no-speed
+  done
+}
+
+# ampere: other operations have the same programs.
+ampere() {
+  for name in gemm attention; do
+    walk ampere "$name" ampere.tsv --no-speed --ampere
   done
 }
 

@@ -21,6 +21,8 @@ pub struct Selection {
     pub from: usize,
     /// Number of cheapest cases; all if `None`.
     pub cheapest: Option<usize>,
+    /// True for programs for sm_80 on every GPU.
+    pub ampere: bool,
 }
 
 /// Results of the cases.
@@ -49,7 +51,8 @@ pub fn run<D: Driver>(
     journal: &Journal,
     stage: &Stage,
 ) -> Result<Tally> {
-    let sm = if hardware.driver().info().compute_capability == (9, 0) { Sm::Sm90a } else { Sm::Sm80 };
+    let is_hopper = hardware.driver().info().compute_capability == (9, 0);
+    let sm = if is_hopper && !selection.ampere { Sm::Sm90a } else { Sm::Sm80 };
     // Operations without a program for sm_90a are checked with that for sm_80, which runs on every GPU.
     let check = |case: &Case| {
         let run = |sm| (operation.check)(case, &Runner::hardware(sm, hardware));
@@ -72,12 +75,18 @@ pub fn run<D: Driver>(
         journal.begin(operation.name, *number, &case.to_string())?;
         stage.enter(operation.name, *number);
         let start = Instant::now();
+        hardware.take_hash();
         let outcome = check(case);
         let seconds = format!("{:.3}", start.elapsed().as_secs_f64());
         match outcome {
             Outcome::Passed { worst } => {
                 (tally.passed, tally.worst) = (tally.passed + 1, tally.worst.max(worst));
-                journal.end(&["passed".to_owned(), format!("{worst:.3}"), seconds])?;
+                journal.end(&[
+                    "passed".to_owned(),
+                    format!("{worst:.3}"),
+                    seconds,
+                    format!("{:016x}", hardware.take_hash()),
+                ])?;
             }
             Outcome::Skipped { reason } => {
                 tally.skipped += 1;

@@ -19,17 +19,23 @@ use ptx::{
     DescriptorSwizzle, Launch, Storage, TensorMap,
     sim::{self, Memory, Swizzle, TensorType},
 };
-use std::{cell::RefCell, collections::HashMap};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+};
 
 /// Bytes before and after each buffer, a multiple of every alignment that kernels require.
 const GUARD: usize = 256;
 const PATTERN: u8 = 0xA5;
+/// Start and factor of an FNV-1a hash.
+const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x100_0000_01b3);
 
 /// Runs cases on the GPU behind a driver.
 #[derive(Debug)]
 pub struct OnDriver<D> {
     driver: D,
     functions: RefCell<HashMap<String, FunctionHandle>>,
+    hash: Cell<u64>,
 }
 
 /// Buffer of a case and its copy on the device.
@@ -50,7 +56,12 @@ impl Copied {
 impl<D: Driver> OnDriver<D> {
     /// Runs on `driver`.
     pub fn new(driver: D) -> Self {
-        Self { driver, functions: RefCell::default() }
+        Self { driver, functions: RefCell::default(), hash: Cell::new(FNV.0) }
+    }
+
+    /// FNV-1a hash of all memory after each launch since the last call: equal on devices that compute the same bits.
+    pub fn take_hash(&self) -> u64 {
+        self.hash.replace(FNV.0)
     }
 
     /// The driver.
@@ -97,6 +108,8 @@ impl<D: Driver> OnDriver<D> {
                 let (side, at) = if at < GUARD { ("before", GUARD - at) } else { ("after", at - GUARD + 1) };
                 return Err(format!("out-of-bounds write {at} bytes {side} a buffer of {} bytes", copy.bytes));
             }
+            self.hash
+                .set(contents.iter().fold(self.hash.get(), |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(FNV.1)));
             memory.copy_in(copy.address, contents).map_err(|error| error.to_string())?;
         }
         Ok(())
@@ -221,9 +234,10 @@ mod tests {
             let mut memory = Memory::new();
             let buffer = memory.allocate_from("x", &[1.0f32, 2.0, 3.0]);
             let ran = hardware.launch(&program(at), launch, &[sim::Argument::U64(buffer)], &mut memory);
-            ran.map(|()| memory.read::<f32>(buffer).expect("all of it was copied back"))
+            ran.map(|()| (memory.read::<f32>(buffer).expect("all of it was copied back"), hardware.take_hash()))
         };
-        assert_eq!(run(1), Ok(vec![1.0, 3.0, 3.0]));
+        // Of the bytes of 1, 3 and 3.
+        assert_eq!(run(1), Ok((vec![1.0, 3.0, 3.0], 0x9f25_eb8f_5b86_b498)));
         for (at, found) in [(3, "after"), (-2, "before")] {
             let error = run(at).expect_err("a guard was written");
             assert!(error.contains(found) && error.contains("a buffer of 12 bytes"), "{error}");

@@ -59,6 +59,9 @@ struct Arguments {
     /// Run only this many of the cheapest cases of each operation
     #[arg(long, value_name = "N")]
     cheapest: Option<usize>,
+    /// Run the programs for sm_80 on a Hopper GPU too
+    #[arg(long)]
+    ampere: bool,
     /// Skip speeds; with --no-cases only open the device
     #[arg(long)]
     no_speed: bool,
@@ -197,7 +200,7 @@ fn suite<D: Driver + 'static>(driver: D, arguments: &Arguments, stage: &Stage) -
     let hardware = OnDriver::new(driver);
     let mut code = 0;
     if !arguments.no_cases {
-        let selection = Selection { from: arguments.from, cheapest: arguments.cheapest };
+        let selection = Selection { from: arguments.from, cheapest: arguments.cheapest, ampere: arguments.ampere };
         let mut failed = 0;
         for operation in operations().into_iter().filter(|operation| wanted(operation.name)) {
             let tally = cuda_cases::run(&hardware, operation, selection, &journal, stage)?;
