@@ -55,7 +55,9 @@ impl Tokenizer {
                 Self::from_wordpiece_with(text, settings, path)?
             }
             Kind::Other => {
-                let what = limits::mistaken(&bytes).unwrap_or("it is damaged or another kind of file");
+                let wide = limits::text::expect_utf_8(&bytes).err().map(|error| error.to_string());
+                let what = limits::mistaken(&bytes).map(str::to_owned).or(wide);
+                let what = what.unwrap_or_else(|| "it is damaged or another kind of file".to_owned());
                 let problem = format!("neither a tokenizer.json, a spiece.model nor a BERT vocab.txt; {what}");
                 return Err(TokenizerError::file(path)(problem));
             }

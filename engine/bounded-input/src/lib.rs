@@ -91,7 +91,9 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`], and if the file is not UTF-8; the message contains the line, and the kind of the file if recognized.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(read(path, limit)?).map_err(|error| {
+    let bytes = read(path, limit)?;
+    text::expect_utf_8(&bytes)?;
+    String::from_utf8(bytes).map_err(|error| {
         let (at, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
         let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
         let reason = mistaken(bytes).unwrap_or("re-encode it as UTF-8");
@@ -222,6 +224,19 @@ mod tests {
             ("\\u12é4", "\\u12é4"),
         ] {
             assert_eq!(mended_surrogates(text), mended);
+        }
+    }
+
+    #[test]
+    fn wide_text_is_named() {
+        let wide =
+            |units: &mut dyn Iterator<Item = u16>, to: fn(u16) -> [u8; 2]| units.flat_map(to).collect::<Vec<u8>>();
+        for to in [u16::to_le_bytes, u16::to_be_bytes] {
+            let error = read_text(file(&wide(&mut "{}\n".encode_utf16(), to)).path(), 99).unwrap_err().to_string();
+            assert!(error.contains("UTF-16 without a byte-order mark"), "{error}");
+            let error =
+                read_text(file(&wide(&mut "\u{feff}{}\n".encode_utf16(), to)).path(), 99).unwrap_err().to_string();
+            assert_eq!(error, "line 1 is not UTF-8; it is UTF-16; re-encode it with `iconv -f UTF-16 -t UTF-8`");
         }
     }
 
