@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Coverage-guided fuzzing (libFuzzer, AddressSanitizer) of the readers of untrusted bytes, on stable Rust.
 #
-#   .ci/fuzz.sh [SECONDS [READER..]]     SECONDS of CPU time for each reader (60); default: all readers
+#   .ci/fuzz.sh [SECONDS [READER..]]     SECONDS of CPU time for each reader (30); default: all readers
 #   .ci/fuzz.sh --minimize [READER..]    keeps the smallest inputs that cover the same code in tests/fuzz/corpus.tar.gz
 #
 # New inputs are kept between runs in ${XDG_CACHE_HOME:-~/.cache}/albert-fuzz, with a line for each minute of a reader
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minimize=false
-seconds=60
+seconds=30
 case "${1:-}" in
 --minimize) minimize=true && shift ;;
 [0-9]*) seconds=$1 && shift ;;

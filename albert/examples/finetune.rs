@@ -14,7 +14,7 @@ use albert::finetune::{
     Predictor, Task, TaskName,
 };
 use albert::tasks::{Problem, Text};
-use albert::train::{EvaluationRecord, Observer, Outcome, StartMode};
+use albert::train::{EvaluationRecord, Observer, Outcome, Setting, StartMode};
 use std::{error::Error, fs, path::Path, sync::atomic::AtomicBool};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -55,7 +55,7 @@ pub fn train(model: &Path, data: &Path, run: &Path, settings: &[&str]) -> Result
     let name = TaskName::Classify;
     let mut recipe = FinetuneRecipe::for_task(name, &ModelFolder::open(model)?.config().config);
     recipe.input.model = Some(model.to_owned());
-    let recipe = recipe.with("", &settings.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    let recipe = recipe.with("", &Setting::all(settings)?)?;
 
     // The labels are those of the training file.
     let loaded = DataSource { task: name, settings: &recipe.data }.load(DataFiles::Folder(data))?;

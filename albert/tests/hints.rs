@@ -68,14 +68,20 @@ fn named(text: &str) -> BTreeSet<String> {
 
 /// True if the recipe accepts the key: its complaint about a value of a wrong type is not about the key.
 fn pretraining_has(key: &str) -> bool {
-    let error =
-        PretrainRecipe::from_toml("", &[format!("{key}={{ no_such_key = 1 }}")]).map(|_| ()).unwrap_err().to_string();
+    let error = PretrainRecipe::from_toml("", &[format!("{key}={{ no_such_key = 1 }}").parse().unwrap()])
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
     !key.split('.').any(|part| error.contains(&format!("unknown field `{part}`")))
 }
 
 fn finetuning_has(key: &str) -> bool {
     let recipe = FinetuneRecipe::for_model(&AlbertConfig::preset("tiny").unwrap());
-    let error = recipe.with("", &[format!("{key}={{ no_such_key = 1 }}")]).map(|_| ()).unwrap_err().to_string();
+    let error = recipe
+        .with("", &[format!("{key}={{ no_such_key = 1 }}").parse().unwrap()])
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
     !key.split('.').any(|part| error.contains(&format!("unknown field `{part}`")))
 }
 

@@ -9,7 +9,7 @@ use std::{panic::resume_unwind, path::Path, sync::atomic::AtomicBool, thread};
 use albert::{
     pretrain::{PretrainDetails, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining, pretrain},
     tokenizer::Tokenizer,
-    train::{MemoryPlan, Observer, Outcome, StartMode, Started, StepReport},
+    train::{MemoryPlan, Observer, Outcome, Setting, StartMode, Started, StepReport},
 };
 use albert_tests::{
     allocator::{Counting, arm, disarm, live_and_peak, reset_peak},
@@ -64,9 +64,9 @@ const MODEL: [&str; 9] = [
 /// Runs a variant on its own threads, which `kept` keeps alive: an ending thread frees its memory at an unknown time.
 fn measure(world: &World, folder: &Path, variant: &[&str], kept: &mut Vec<Device>) -> (Measure, usize) {
     let steps = format!("schedule.steps={STEPS}");
-    let settings: Vec<String> = MODEL.iter().chain(variant).map(|&text| text.to_owned()).chain([steps]).collect();
+    let settings: Vec<&str> = MODEL.iter().chain(variant).copied().chain([&steps[..]]).collect();
     let text = std::fs::read_to_string(world.path("recipe.toml")).unwrap();
-    let recipe = PretrainRecipe::from_toml(&text, &settings).unwrap();
+    let recipe = PretrainRecipe::from_toml(&text, &Setting::all(&settings).unwrap()).unwrap();
     let tokenizer = Tokenizer::load(&world.path("tokenizer.json")).unwrap();
     let sources = PretrainSources::open(&world.path("data"), &tokenizer).unwrap();
     let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 2).unwrap());

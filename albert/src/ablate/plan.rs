@@ -33,6 +33,7 @@ use super::AblationError;
 use crate::cost::{Flops, ParameterCounts, Recompute, Workload};
 use crate::finetune::TaskName;
 use crate::pretrain::PretrainRecipe;
+use crate::train::Setting;
 
 /// A set of recipes to compare.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -73,13 +74,13 @@ pub struct TaskPlan {
     pub task: TaskName,
     /// Folder of the task's files.
     pub data: PathBuf,
-    /// `key=value` overrides of the default recipe for the model's size.
+    /// Settings over the default recipe for the model's size, each `section.key=value`.
     #[serde(default)]
-    pub set: Vec<String>,
+    pub set: Vec<Setting>,
 }
 
 /// A section of a plan, printed as one table.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Section {
     /// Title of the table.
@@ -90,14 +91,14 @@ pub struct Section {
 }
 
 /// A row of a table: one recipe.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     /// Name in the table.
     pub name: String,
-    /// `key=value` overrides of the base recipe.
+    /// Settings over the base recipe, each `section.key=value`.
     #[serde(default)]
-    pub set: Vec<String>,
+    pub set: Vec<Setting>,
 }
 
 /// A recipe to run, shared by all rows that resolve to it.

@@ -32,7 +32,7 @@ use crate::config::AlbertConfig;
 use crate::span::DecodeSettings;
 use crate::train::{
     ComputeSettings, EvaluationSettings, OptimizerKind, OptimizerSettings, RunSettings, ScheduleKind, ScheduleSettings,
-    TrainSettings, check_decay, expect, fingerprint, lay_over, parse, recipe_of, set,
+    Setting, TrainSettings, check_decay, expect, fingerprint, lay_over, parse, recipe_of,
 };
 
 /// Every setting of a run.
@@ -276,16 +276,16 @@ impl FinetuneRecipe {
         recipe
     }
 
-    /// This recipe with the settings of `text` (TOML) applied, then `overrides` (`section.key=value`) in order.
+    /// This recipe with the settings of `text` (TOML) over it, then `settings` in order.
     ///
     /// # Errors
     /// The text is not TOML, a key is unknown, or a value is invalid.
-    pub fn with(&self, text: &str, overrides: &[String]) -> Result<Self, FinetuneError> {
+    pub fn with(&self, text: &str, settings: &[Setting]) -> Result<Self, FinetuneError> {
         let mut table = Table::try_from(self).expect("a recipe is a table");
         lay_over(&mut table, parse(text)?, &ALTERNATIVES);
-        for text in overrides {
+        for setting in settings {
             let mut one = Table::new();
-            set(&mut one, text)?;
+            setting.lay_over(&mut one)?;
             lay_over(&mut table, one, &ALTERNATIVES);
         }
         Self::of(table)
@@ -450,7 +450,7 @@ mod tests {
     }
 
     fn with(overrides: &[&str]) -> Result<FinetuneRecipe, FinetuneError> {
-        base().with("", &overrides.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
+        base().with("", &Setting::all(overrides)?)
     }
 
     #[test]
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(recipe.steps(1000).unwrap(), Steps { total: 100, warmup: 10, evaluation: 31 });
         let recipe = recipe.with("[schedule]\nepochs = 2.0\nwarmup_steps = 7", &[]).unwrap();
         // SQuAD 1.1 of the paper: 87,599 questions, 48 a step, two epochs.
-        let recipe = recipe.with("", &["batch.examples_per_step=48".into()]).unwrap();
+        let recipe = recipe.with("", &["batch.examples_per_step=48".parse().unwrap()]).unwrap();
         assert_eq!(recipe.steps(87_599).unwrap(), Steps { total: 3649, warmup: 7, evaluation: 1824 });
         let message = recipe.steps(3).unwrap_err().to_string();
         assert!(message.contains("the run has 1 steps"), "{message}");
@@ -514,7 +514,7 @@ mod tests {
             ("optimizer.learning_rate=-1", "`optimizer.learning_rate` is -1"),
             ("optimizer.momentum=0.9", "unknown field `momentum`"),
             ("seed=x", "seed"),
-            ("nonsense", "`nonsense` is no override; write section.key=value"),
+            ("nonsense", "`nonsense` is not a setting; write section.key=value"),
         ] {
             let message = with(&[change]).unwrap_err().to_string();
             assert!(message.contains(expected), "{change}: {message}");

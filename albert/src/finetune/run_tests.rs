@@ -9,7 +9,9 @@ use super::tests::{device, made_up, pretrained, problems, recipe, task};
 use super::*;
 use crate::report::read_metrics;
 use crate::tasks::{Label, Problem};
-use crate::train::{EvaluationRecord, NoopObserver, Observer, Outcome, StartMode, Started, StepReport, Worker};
+use crate::train::{
+    EvaluationRecord, NoopObserver, Observer, Outcome, Setting, StartMode, Started, StepReport, Worker,
+};
 
 /// Observer that records its calls and can set the stop flag after a number of steps.
 #[derive(Default)]
@@ -154,7 +156,7 @@ fn an_interrupted_run_ends_as_one_that_was_not() {
     let message = run(&recipe, problem, &parts, StartMode::Resume, device(1), None).err().unwrap().to_string();
     assert!(message.contains("another process trains there"), "{message}");
     drop(theirs);
-    let other = recipe.with("", &["optimizer.learning_rate=0.01".into()]).unwrap();
+    let other = recipe.with("", &["optimizer.learning_rate=0.01".parse().unwrap()]).unwrap();
     let message = run(&other, problem, &parts, StartMode::Resume, device(1), None).err().unwrap().to_string();
     assert!(message.contains("`optimizer.learning_rate` = 0.003, but now it is 0.01"), "{message}");
     run(&recipe, problem, &parts, StartMode::Resume, device(2), None).unwrap();
@@ -215,7 +217,7 @@ fn a_stop_saves_without_an_interval_and_says_so_where_nothing_is_kept() {
     let (_, heard) = run(&usual, problem, &parts, StartMode::Resume, device(1), None).unwrap();
     assert_eq!(heard.steps.len(), 0);
 
-    let never = usual.with("", &["run.checkpoint_interval=0".into()]).unwrap();
+    let never = usual.with("", &["run.checkpoint_interval=0".parse().unwrap()]).unwrap();
     let (outcome, _) = run(&never, problem, &none, StartMode::New, device(1), Some(17)).unwrap();
     assert!(matches!(outcome, Outcome::Stopped { saved: None, .. }), "{outcome:?}");
     assert!(!none.join("checkpoints").exists());
@@ -326,8 +328,9 @@ fn an_earlier_fine_tuning_lends_its_head_where_labels_agree() {
     let recipe = recipe(pretrained.path(), &[]);
     let first = runs.path().join("first");
     run(&recipe, &three, &first, StartMode::New, device(1), None).unwrap();
-    let little = ["schedule.steps=1", "optimizer.learning_rate=1e-6"].map(str::to_owned).to_vec();
-    let from = recipe.with("", &[little, vec![format!("input.from={}", first.display())]].concat()).unwrap();
+    let from = Setting::new("input.from", &first).unwrap();
+    let little = ["schedule.steps=1", "optimizer.learning_rate=1e-6"].map(|word| word.parse().unwrap());
+    let from = recipe.with("", &[&little[..], &[from]].concat()).unwrap();
     let (_, heard) = run(&from, &three, &runs.path().join("same"), StartMode::New, device(1), None).unwrap();
     assert_eq!(heard.fresh, Vec::<String>::new());
     assert!(heard.evaluations[0].figures.measured.main() > 0.9, "the head is not that of the earlier run");
@@ -384,7 +387,7 @@ fn refuses_what_cannot_be_learnt() {
     let Examples::Texts(mut list) = made_up(problem, 5, 1) else { unreachable!() };
     list[3].label = None;
     let one = Problem::Classes { labels: vec!["only".into()] };
-    let long = recipe.with("", &["text.max_sequence_length=64".into()]).unwrap();
+    let long = recipe.with("", &["text.max_sequence_length=64".parse().unwrap()]).unwrap();
     for (train, problem, recipe, expected) in [
         (Examples::Texts(Vec::new()), problem, &recipe, "the training set has no examples"),
         (Examples::Texts(list), problem, &recipe, "example 4 of the training set has no label"),

@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::span::DecodeSettings;
 use crate::tasks::{Answer, Label, Problem};
 use crate::tokenizer::{Cleaning, Piece, PieceKind, SPECIAL_PIECES, Tokenizer};
-use crate::train::Trainer;
+use crate::train::{Setting, Trainer};
 
 /// Every letter is a word of one piece; words of several letters have a piece each.
 pub(super) fn tokenizer() -> Tokenizer {
@@ -152,7 +152,7 @@ pub(super) fn recipe(folder: &std::path::Path, overrides: &[&str]) -> FinetuneRe
         "span.stride=8".into(),
     ];
     all.extend(overrides.iter().map(|&text| text.to_owned()));
-    FinetuneRecipe::for_model(&config).with("", &all).unwrap()
+    FinetuneRecipe::for_model(&config).with("", &Setting::all(&all).unwrap()).unwrap()
 }
 
 pub(super) fn features(problem: &Problem, examples: &Examples) -> Vec<Feature> {
@@ -351,7 +351,7 @@ fn what_is_fresh_is_listed() {
         start.params.values(id).to_vec()
     };
     assert!(words(&whole).iter().zip(words(&scratch)).all(|(&a, b)| a != b), "the folder's weights were taken");
-    let both = "input.from=\"x\"".to_owned();
+    let both = Setting::new("input.from", "x").unwrap();
     let message = recipe.with("[input]\nfrom_scratch = true", &[both]).unwrap_err().to_string();
     assert!(message.contains("`input.from_scratch`"), "{message}");
     let recipe = FinetuneRecipe { input: FinetuneInput::default(), ..recipe };

@@ -30,8 +30,8 @@ use crate::config::AlbertConfig;
 use crate::cost::{Recompute, Report, Training, Workload};
 use crate::data::{DataSettings, Objective};
 use crate::train::{
-    ComputeSettings, EvaluationSettings, OptimizerSettings, RunSettings, ScheduleSettings, TrainPrecision,
-    TrainSettings, expect, fingerprint, insert, lay_over, lookup, parse, recipe_of, remove, set,
+    ComputeSettings, EvaluationSettings, OptimizerSettings, RunSettings, ScheduleSettings, Setting, TrainPrecision,
+    TrainSettings, expect, fingerprint, insert, lay_over, lookup, parse, recipe_of, remove,
 };
 
 /// Every setting of a run.
@@ -135,27 +135,28 @@ fn text_of(name: &str) -> Result<&'static str, PretrainError> {
     })
 }
 
-/// The settings of `section.key=value` that give a recipe the model of `config`.
-pub fn settings_of(config: &AlbertConfig) -> Vec<String> {
+/// The settings that give a recipe the model of `config`.
+pub fn settings_of(config: &AlbertConfig) -> Vec<Setting> {
     let table = Table::try_from(config).expect("a configuration is a table");
-    table.into_iter().map(|(key, value)| format!("model.{key}={value}")).collect()
+    let setting = |(key, value)| Setting::new(&format!("model.{key}"), value).expect("a value of TOML");
+    table.into_iter().map(setting).collect()
 }
 
 impl PretrainRecipe {
-    /// The recipe called `name` in [`RECIPES`], with `overrides` (`section.key=value`) applied.
+    /// The recipe called `name` in [`RECIPES`], with `settings` over it.
     ///
     /// # Errors
-    /// No recipe has this name, or an override is invalid.
-    pub fn named(name: &str, overrides: &[String]) -> Result<Self, PretrainError> {
-        Self::from_toml(text_of(name)?, overrides)
+    /// No recipe has this name, or a setting is invalid.
+    pub fn named(name: &str, settings: &[Setting]) -> Result<Self, PretrainError> {
+        Self::from_toml(text_of(name)?, settings)
     }
 
-    /// Reads a recipe; `overrides` are `section.key=value`, applied in order. A file that begins with `recipe = "NAME"` is laid
+    /// Reads a recipe, with `settings` over it in order. A file that begins with `recipe = "NAME"` is laid
     /// over that of [`RECIPES`], shape of the model and schedule together.
     ///
     /// # Errors
     /// The text is not TOML, a key is unknown, or a value is invalid.
-    pub fn from_toml(text: &str, overrides: &[String]) -> Result<Self, PretrainError> {
+    pub fn from_toml(text: &str, settings: &[Setting]) -> Result<Self, PretrainError> {
         let mut table = parse(text)?;
         let mut recipe_name = None;
         if let Some(base) = table.remove("recipe") {
@@ -167,12 +168,12 @@ impl PretrainRecipe {
             table = base;
             recipe_name = Some(name);
         }
-        for text in overrides {
-            set(&mut table, text)?;
+        for setting in settings {
+            setting.lay_over(&mut table)?;
             // The alternative that is given last replaces the other.
-            match text.split_once('=').map(|(key, _)| key.trim()) {
-                Some("schedule.warmup_steps") => remove(&mut table, &WARMUP_SHARE),
-                Some("schedule.warmup_share") => remove(&mut table, &WARMUP_STEPS),
+            match setting.key().as_str() {
+                "schedule.warmup_steps" => remove(&mut table, &WARMUP_SHARE),
+                "schedule.warmup_share" => remove(&mut table, &WARMUP_STEPS),
                 _ => {}
             }
         }

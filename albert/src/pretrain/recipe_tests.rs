@@ -1,10 +1,10 @@
 use super::*;
 use crate::config::{Activation, Sharing};
-use crate::train::{OptimizerKind, ScheduleKind};
+use crate::train::{OptimizerKind, ScheduleKind, Setting};
 
 fn message(text: &str, overrides: &[&str]) -> String {
-    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-    PretrainRecipe::from_toml(text, &overrides).expect_err(text).to_string()
+    let settings = Setting::all(overrides).map_err(PretrainError::from);
+    settings.and_then(|settings| PretrainRecipe::from_toml(text, &settings)).expect_err(text).to_string()
 }
 
 #[test]
@@ -52,19 +52,21 @@ fn released_recipes_have_the_released_batch_and_a_larger_one_as_many_sequences()
 fn presets_are_overlaid_and_overrides_come_last() {
     let text =
         "seed = 3\n[model]\npreset = \"tiny\"\nhidden_size = 128\nsharing = \"none\"\n[optimizer]\nlearning_rate = 0.1";
-    let overrides =
-        ["optimizer.learning_rate=0.5", "model.hidden_act=relu", "data.batch.max_tokens = 999", "run.log_interval=1"]
-            .map(str::to_owned);
-    let recipe = PretrainRecipe::from_toml(text, &overrides).unwrap();
+    let settings =
+        ["optimizer.learning_rate=0.5", "model.hidden_act=relu", "data.batch.max_tokens = 999", "run.log_interval=1"];
+    let recipe = PretrainRecipe::from_toml(text, &Setting::all(&settings).unwrap()).unwrap();
     assert_eq!((recipe.seed, recipe.model.hidden_size, recipe.model.intermediate_size), (3, 128, 512));
     assert_eq!((recipe.model.sharing, recipe.model.hidden_act), (Sharing::None, Activation::Relu));
     assert_eq!((recipe.optimizer.learning_rate, recipe.data.batch.max_tokens), (0.5, 999));
     // Tiny has 128 positions.
     assert_eq!(recipe.data.instances.max_sequence_length, 128);
-    let kept =
-        PretrainRecipe::from_toml("", &["model.hidden_size=1536".into(), "model.intermediate_size=10".into()]).unwrap();
+    let kept = PretrainRecipe::from_toml(
+        "",
+        &["model.hidden_size=1536".parse().unwrap(), "model.intermediate_size=10".parse().unwrap()],
+    )
+    .unwrap();
     assert_eq!(kept.model.intermediate_size, 10);
-    let grouped = PretrainRecipe::from_toml("", &["model.sharing=groups-3".into()]).unwrap();
+    let grouped = PretrainRecipe::from_toml("", &["model.sharing=groups-3".parse().unwrap()]).unwrap();
     assert_eq!(grouped.model.sharing, Sharing::Groups(3));
 }
 
@@ -80,7 +82,7 @@ fn the_vocabulary_is_the_tokenizers_unless_the_recipe_insists() {
 #[test]
 fn inputs_and_reports_are_not_part_of_what_decides_the_numbers() {
     let recipe = |overrides: &[&str]| {
-        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        let overrides = Setting::all(overrides).unwrap();
         PretrainRecipe::from_toml("", &overrides).unwrap().fingerprint()
     };
     assert_eq!(recipe(&[]), recipe(&["run.log_interval=77", "input.data=/elsewhere"]));
@@ -99,7 +101,7 @@ fn says_in_one_sentence_what_is_wrong() {
         ("[model]\nhiden_size = 1", &[], "unknown field `hiden_size`"),
         ("[data.masking]\nngrams = 1", &[], "unknown field `ngrams`"),
         ("model = 3", &[], "`model` must be a table"),
-        ("", &["optimizer.learning_rate"], "is no override; write section.key=value"),
+        ("", &["optimizer.learning_rate"], "is not a setting; write section.key=value"),
         ("", &["=3"], "the key is empty"),
         ("", &["seed.x=3"], "in `seed`"),
         ("seed = 1", &["seed.x=3"], "`seed` is a value, not a section"),
@@ -130,7 +132,7 @@ fn says_in_one_sentence_what_is_wrong() {
 #[test]
 fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
     let warnings = |text: &str, overrides: &[&str]| {
-        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        let overrides = Setting::all(overrides).unwrap();
         PretrainRecipe::from_toml(text, &overrides).unwrap().warnings().to_vec()
     };
     let said = warnings("[model]\npreset = \"tiny\"\n[optimizer]\nlearning_rate = 0.5", &[]);
@@ -169,7 +171,7 @@ fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
 
 #[test]
 fn an_automatic_batch_is_fitted_once_or_refused() {
-    let recipe = || PretrainRecipe::named("tiny", &["data.batch.max_tokens=auto".into()]).unwrap();
+    let recipe = || PretrainRecipe::named("tiny", &["data.batch.max_tokens=auto".parse().unwrap()]).unwrap();
     let mut fitted = recipe();
     assert!(fitted.fits_memory());
     let error = recipe().with_vocabulary(30_000).unwrap_err().to_string();
@@ -181,8 +183,8 @@ fn an_automatic_batch_is_fitted_once_or_refused() {
     let mut all: Vec<usize> = (20..400).step_by(5).filter_map(|mib| recipe().fit_batch(mib << 20).ok()).collect();
     assert!(all.is_sorted() && all.iter().all(|tokens| (tokens / longest).is_power_of_two()), "{all:?}");
     let of = |precision: &str, mib: u64| {
-        let settings = ["data.batch.max_tokens=auto".to_owned(), format!("compute.precision={precision}")];
-        PretrainRecipe::named("tiny", &settings).unwrap().fit_batch(mib << 20).ok()
+        let settings = ["data.batch.max_tokens=auto", &format!("compute.precision={precision}")];
+        PretrainRecipe::named("tiny", &Setting::all(&settings).unwrap()).unwrap().fit_batch(mib << 20).ok()
     };
     let both: Vec<_> = (20..400).step_by(5).map(|mib| (of("f32", mib), of("bf16", mib))).collect();
     assert!(both.iter().all(|(wide, narrow)| wide <= narrow) && both.iter().any(|(wide, narrow)| wide < narrow));
@@ -197,7 +199,7 @@ fn an_automatic_batch_is_fitted_once_or_refused() {
 #[test]
 fn warm_up_is_a_share_of_the_steps_unless_its_steps_are_given() {
     let warmup = |text: &str, overrides: &[&str]| {
-        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        let overrides = Setting::all(overrides).unwrap();
         PretrainRecipe::from_toml(text, &overrides).unwrap().schedule.warmup_steps
     };
     let mini = "recipe = \"mini\"";
@@ -238,14 +240,14 @@ fn a_path_of_any_characters_is_read_back_as_it_was() {
         "'",
         "",
     ] {
-        let setting = crate::train::setting("input.data", path).unwrap();
+        let setting = Setting::new("input.data", path).unwrap();
         let recipe = PretrainRecipe::from_toml("", &[setting]).unwrap();
         assert_eq!(recipe.input.data.to_str(), Some(path));
         assert_eq!(PretrainRecipe::from_toml(&recipe.to_toml(), &[]).unwrap().input.data.to_str(), Some(path));
     }
     // Text without quotes is taken as it is, and a typing error in quotes is not part of a path.
     assert_eq!(
-        PretrainRecipe::from_toml("", &["input.data=cafe\u{301}".into()]).unwrap().input.data.to_str(),
+        PretrainRecipe::from_toml("", &["input.data=cafe\u{301}".parse().unwrap()]).unwrap().input.data.to_str(),
         Some("cafe\u{301}")
     );
     assert!(message("", &["input.data=\"caf\\u{301}\""]).contains("the value is not TOML"));

@@ -25,7 +25,7 @@ mod trainer;
 pub use memory::MemoryPlan;
 pub use objective::{About, BatchShape, Evaluated, MicroBatchSums, Objective, Pass, Position, RunObjective, Worker};
 pub use observer::{NoopObserver, Observer, Started};
-pub use overrides::{SettingError, setting, with_settings};
+pub use overrides::{Setting, SettingError, with_settings};
 pub use progress::Progress;
 pub use records::{EvaluationRecord, Figures, Record, StepFigures, StepReport, TrainRecord};
 pub use run::{Outcome, StartMode};
@@ -37,7 +37,7 @@ pub use trainer::Trainer;
 
 pub(crate) use lock::FolderLock;
 pub(crate) use objective::{EVALUATE, ProgressOf, RecordOf};
-pub(crate) use overrides::{fingerprint, insert, lay_over, lookup, parse, recipe_of, remove, set};
+pub(crate) use overrides::{fingerprint, insert, lay_over, lookup, parse, recipe_of, remove};
 pub(crate) use progress::{Window, bits};
 pub(crate) use records::{METRICS, evaluation_points, train_points};
 pub(crate) use run::run;

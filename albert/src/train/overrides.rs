@@ -1,8 +1,9 @@
-//! Recipes as TOML: tables over tables, `section.key=value` over a table, fingerprints.
+//! Recipes as TOML: tables over tables, settings over a table, fingerprints.
 
-use serde::Serialize;
+use std::str::FromStr;
+
 use serde::de::DeserializeOwned;
-
+use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 /// A setting or a stored value that cannot be used, as a sentence.
@@ -37,62 +38,100 @@ fn one_line(error: &toml::de::Error) -> String {
     error.to_string().trim().replace('\n', " ")
 }
 
-/// Applies one `section.key=value`.
-pub(crate) fn set(table: &mut Table, text: &str) -> Result<(), SettingError> {
-    let Some((path, value)) = text.split_once('=') else {
-        return Err(SettingError(format!("`{text}` is no override; write section.key=value")));
-    };
-    let mut keys: Vec<&str> = path.trim().split('.').collect();
-    if let Some((_, now)) = RENAMED.iter().find(|(before, _)| keys == before) {
-        keys[1] = now;
-    }
-    if keys.iter().any(|key| key.is_empty()) {
-        return Err(SettingError(format!("`{text}`: the key is empty; write section.key=value")));
-    }
-    let value = value.trim();
-    let value = match format!("v = {value}").parse::<Table>() {
-        Ok(mut parsed) if parsed.len() == 1 => parsed.remove("v").expect("the only key is v"),
-        // A typing error in a list or in quotes must not become part of the text.
-        Err(error) if value.starts_with(['"', '\'', '[', '{']) => {
-            return Err(SettingError(format!("`{text}`: the value is not TOML: {}", error.message())));
+/// A setting over those of a recipe: its key, such as `optimizer.learning_rate`, and its value.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Setting {
+    keys: Vec<String>,
+    value: Value,
+}
+
+impl Setting {
+    /// The setting `key`, a section and a name with a dot between them.
+    ///
+    /// # Errors
+    /// The key is empty, or TOML has no such value: a path that is not UTF-8, for instance.
+    pub fn new(key: &str, value: impl Serialize) -> Result<Self, SettingError> {
+        let value = Value::try_from(value).map_err(|error| SettingError(format!("`{key}`: {error}")))?;
+        let mut keys: Vec<_> = key.trim().split('.').map(str::to_owned).collect();
+        if keys.iter().any(String::is_empty) {
+            return Err(SettingError(format!("`{key}={value}`: the key is empty; write section.key=value")));
         }
-        // Text that is not a TOML value is a string without quotes.
-        _ => Value::String(value.to_owned()),
-    };
-    insert(table, &keys, value)
+        if let Some((_, now)) = RENAMED.iter().find(|(before, _)| keys == before) {
+            keys[1] = (*now).to_owned();
+        }
+        Ok(Self { keys, value })
+    }
+
+    /// The settings of words `section.key=value`.
+    ///
+    /// # Errors
+    /// As [`Setting::from_str`].
+    pub fn all<T: AsRef<str>>(words: &[T]) -> Result<Vec<Self>, SettingError> {
+        words.iter().map(|word| word.as_ref().parse()).collect()
+    }
+
+    /// The key.
+    pub fn key(&self) -> String {
+        self.keys.join(".")
+    }
+
+    /// Inserts it into a recipe.
+    pub(crate) fn lay_over(&self, table: &mut Table) -> Result<(), SettingError> {
+        insert(table, &self.keys, self.value.clone())
+    }
 }
 
-/// The override `key=value`, quoted as TOML.
-///
-/// # Errors
-/// The value is not TOML: a path that is not UTF-8, for instance.
-pub fn setting(key: &str, value: impl Serialize) -> Result<String, SettingError> {
-    let value = Value::try_from(value).map_err(|error| SettingError(format!("`{key}`: {error}")))?;
-    Ok(format!("{key}={value}"))
+impl FromStr for Setting {
+    type Err = SettingError;
+
+    /// Reads `section.key=value`; text that is not a TOML value is a string without quotes.
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let Some((key, value)) = text.split_once('=') else {
+            return Err(SettingError(format!("`{text}` is not a setting; write section.key=value")));
+        };
+        let value = value.trim();
+        let value = match format!("v = {value}").parse::<Table>() {
+            Ok(mut parsed) if parsed.len() == 1 => parsed.remove("v").expect("the only key is v"),
+            // A typing error in a list or in quotes must not become part of the text.
+            Err(error) if value.starts_with(['"', '\'', '[', '{']) => {
+                return Err(SettingError(format!("`{text}`: the value is not TOML: {}", error.message())));
+            }
+            _ => Value::String(value.to_owned()),
+        };
+        Self::new(key, value)
+    }
 }
 
-/// `settings` with `section.key=value` over it.
+impl TryFrom<String> for Setting {
+    type Error = SettingError;
+
+    fn try_from(text: String) -> Result<Self, SettingError> {
+        Self::from_str(&text)
+    }
+}
+
+/// `settings` with those of `over` in their places.
 ///
 /// # Errors
 /// A key is unknown, or a value has another type.
-pub fn with_settings<S: Serialize + DeserializeOwned>(settings: &S, over: &[&str]) -> Result<S, SettingError> {
+pub fn with_settings<S: Serialize + DeserializeOwned>(settings: &S, over: &[Setting]) -> Result<S, SettingError> {
     let mut table = Table::try_from(settings).expect("settings are a table");
-    for text in over {
-        set(&mut table, text)?;
-    }
+    over.iter().try_for_each(|setting| setting.lay_over(&mut table))?;
     recipe_of(table)
 }
 
-pub(crate) fn insert(table: &mut Table, keys: &[&str], value: Value) -> Result<(), SettingError> {
+pub(crate) fn insert<K: AsRef<str>>(table: &mut Table, keys: &[K], value: Value) -> Result<(), SettingError> {
     let (last, sections) = keys.split_last().expect("a key has a name");
     let mut at = table;
-    for section in sections {
-        let entry = at.entry(*section).or_insert_with(|| Value::Table(Table::new()));
-        at = entry
-            .as_table_mut()
-            .ok_or_else(|| SettingError(format!("`{}`: `{section}` is a value, not a section", keys.join("."))))?;
+    for section in sections.iter().map(K::as_ref) {
+        let entry = at.entry(section).or_insert_with(|| Value::Table(Table::new()));
+        at = entry.as_table_mut().ok_or_else(|| {
+            let key: Vec<_> = keys.iter().map(K::as_ref).collect();
+            SettingError(format!("`{}`: `{section}` is a value, not a section", key.join(".")))
+        })?;
     }
-    at.insert((*last).to_owned(), value);
+    at.insert(last.as_ref().to_owned(), value);
     Ok(())
 }
 

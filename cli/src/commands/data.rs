@@ -10,7 +10,7 @@ use crate::{
 use albert::{
     data::{self, CorpusSettings, DataSettings, Dataset, Index, Objective, SplitSettings, TextLayout, Vocabulary},
     tokenizer::Tokenizer,
-    train::Worker,
+    train::{Setting, Worker},
 };
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
@@ -113,7 +113,7 @@ fn build(arguments: &Build, Worker { device, communicator }: &Worker) -> Result<
     let mut split = SplitSettings::default();
     split.held_out = arguments.held_out.unwrap_or(split.held_out);
     split.seed = arguments.seed.unwrap_or(split.seed);
-    let (files, settings) = with_settings(&arguments.input);
+    let (files, settings) = with_settings(&arguments.input)?;
     let (corpus, split) = overridden(corpus, split, &settings)?;
     let sources = data::files(&files)?;
     let reading = communicator.is_first().then(|| Reading::of(&sources));
@@ -138,24 +138,24 @@ fn build(arguments: &Build, Worker { device, communicator }: &Worker) -> Result<
 }
 
 /// Files, and settings such as `corpus.duplicates=drop` among them: an argument with a `.` before its first `=` that is no file.
-fn with_settings(arguments: &[PathBuf]) -> (Vec<PathBuf>, Vec<&str>) {
+fn with_settings(arguments: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<Setting>)> {
     let (mut files, mut settings) = (Vec::new(), Vec::new());
     for argument in arguments {
         let text = argument.to_str().unwrap_or_default();
         let is_key = |key: &str| key.starts_with("corpus.") || key.starts_with("split.");
         match text.split_once('=') {
-            Some((key, _)) if is_key(key) && !argument.exists() => settings.push(text),
+            Some((key, _)) if is_key(key) && !argument.exists() => settings.push(text.parse()?),
             _ => files.push(argument.clone()),
         }
     }
-    (files, settings)
+    Ok((files, settings))
 }
 
 /// The settings with those of the command line.
 fn overridden(
     corpus: CorpusSettings,
     split: SplitSettings,
-    settings: &[&str],
+    settings: &[Setting],
 ) -> Result<(CorpusSettings, SplitSettings)> {
     #[derive(serde::Serialize, serde::Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -8,7 +8,7 @@ use super::plan::{Extent, Planner};
 use crate::{output::tell, progress::duration};
 use albert::{
     pretrain::{self, PretrainRecipe, PretrainSources},
-    train::{Outcome, StartMode, Worker},
+    train::{Outcome, Setting, StartMode, Worker},
 };
 use anyhow::{Result, bail, ensure};
 use std::{
@@ -49,7 +49,7 @@ pub(crate) fn fitting(
     worker: &Worker,
     end: Instant,
     stop: &Arc<AtomicBool>,
-) -> Result<(Vec<String>, Deadline)> {
+) -> Result<(Vec<Setting>, Deadline)> {
     let left = || end.saturating_duration_since(Instant::now()).as_secs_f64();
     let limit = Duration::from_secs_f64(TRIAL_SHARE * left());
     let extent = Extent { steps: TRIAL_STEPS, least: Duration::ZERO, limit, is_announced: false };
@@ -76,9 +76,9 @@ pub(crate) fn fitting(
     let [steps, evaluations] = worker.communicator.sum_counts("the number of steps", plan)?;
     tell!("{steps} steps of {:.0} ms fit the time, about {}", 1000.0 * step, duration(steps as f64 * step));
     let settings = vec![
-        format!("schedule.steps={steps}"),
-        format!("evaluation.interval={}", steps.div_ceil(evaluations)),
-        format!("run.checkpoint_interval={}", (steps / 4).max(1)),
+        Setting::new("schedule.steps", steps)?,
+        Setting::new("evaluation.interval", steps.div_ceil(evaluations))?,
+        Setting::new("run.checkpoint_interval", (steps / 4).max(1))?,
     ];
     Ok((settings, Deadline::new(end, evaluation)))
 }

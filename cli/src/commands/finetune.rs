@@ -23,7 +23,7 @@ use albert::{
         SeedSummary, Task, TaskName,
     },
     tasks::{Label, Problem},
-    train::{EvaluationRecord, Observer, Outcome, StartMode, Started, StepReport, Worker},
+    train::{EvaluationRecord, Observer, Outcome, Setting, StartMode, Started, StepReport, Worker},
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -95,10 +95,10 @@ pub(crate) struct Arguments {
     steps: Option<u64>,
     /// Settings that override the recipe, such as optimizer.learning_rate=3e-5
     #[arg(value_name = "SECTION.KEY=VALUE")]
-    settings: Vec<String>,
+    settings: Vec<Setting>,
     /// Override a setting, as the arguments do; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    set: Vec<String>,
+    set: Vec<Setting>,
     /// Number of runs with different seeds, one after another, each in OUTPUT/seed-N
     #[arg(long, default_value_t = 1, value_parser = whole::<1, u64>)]
     seeds: u64,
@@ -237,12 +237,14 @@ fn counted(examples: &Examples, problem: &Problem) -> String {
 /// The recipe of the run: defaults of the model's size or the preset, the file over it, and the settings over both.
 fn recipe(arguments: &Arguments, task: Option<TaskName>) -> Result<FinetuneRecipe> {
     let mut settings = Vec::new();
-    settings.extend(arguments.epochs.map(|epochs| format!("schedule.epochs={epochs:?}")));
-    settings.extend(arguments.steps.map(|steps| format!("schedule.steps={steps}")));
+    settings.extend(arguments.epochs.map(|epochs| Setting::new("schedule.epochs", epochs)).transpose()?);
+    settings.extend(arguments.steps.map(|steps| Setting::new("schedule.steps", steps)).transpose()?);
     let skips = arguments.faults.skips();
-    settings.extend((skips > 0).then(|| format!("data.max_errors={skips}")));
-    settings.extend(arguments.seed.map(|seed| format!("seed={seed}")));
-    settings.extend(arguments.task.iter().filter(|name| arguments.resume && name.contains('=')).cloned());
+    settings.extend((skips > 0).then(|| Setting::new("data.max_errors", skips)).transpose()?);
+    settings.extend(arguments.seed.map(|seed| Setting::new("seed", seed)).transpose()?);
+    if let Some(word) = arguments.task.as_ref().filter(|name| arguments.resume && name.contains('=')) {
+        settings.push(word.parse()?);
+    }
     settings.extend(arguments.set.iter().chain(&arguments.settings).cloned());
     let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()));
     if arguments.resume {

@@ -5,6 +5,7 @@ use crate::{
     output::{results, tell},
 };
 use albert::pretrain::{PretrainRecipe, settings_of};
+use albert::train::Setting;
 use albert::{
     checkpoint::Heads,
     config::AlbertConfig,
@@ -30,7 +31,7 @@ pub(crate) struct Arguments {
     model: String,
     /// Settings over those of the preset or recipe, such as model.hidden_size=512
     #[arg(value_name = "SECTION.KEY=VALUE")]
-    settings: Vec<String>,
+    settings: Vec<Setting>,
     /// Batch size for FLOPs and memory
     #[arg(long, default_value_t = 8, value_parser = whole::<1, usize>)]
     batch: usize,
@@ -97,7 +98,7 @@ fn recipe(arguments: &Arguments) -> Result<Option<PretrainRecipe>> {
         return Ok(None);
     } else {
         let model = settings_of(&config(&arguments.model)?);
-        let settings: Vec<String> = model.into_iter().chain(arguments.settings.iter().cloned()).collect();
+        let settings: Vec<_> = model.into_iter().chain(arguments.settings.iter().cloned()).collect();
         PretrainRecipe::from_toml("", &settings)?
     };
     recipe.warnings().iter().for_each(|warning| tell!("warning: {warning}"));

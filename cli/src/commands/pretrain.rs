@@ -23,7 +23,7 @@ use albert::{
     },
     tokenizer::Tokenizer,
     train::{
-        EvaluationRecord, MemoryPlan, Observer, Outcome, StartMode, Started, StepReport, Trainer, Worker, setting,
+        EvaluationRecord, MemoryPlan, Observer, Outcome, Setting, StartMode, Started, StepReport, Trainer, Worker,
     },
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     recipe: Option<String>,
     /// Settings that override the recipe, such as optimizer.learning_rate=0.001
     #[arg(value_name = "SECTION.KEY=VALUE")]
-    settings: Vec<String>,
+    settings: Vec<Setting>,
     /// Run folder
     #[arg(short, long)]
     output: PathBuf,
@@ -91,7 +91,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let started = Instant::now();
     arguments.threads.choose();
     let budget = arguments.minutes.map(deadline::budget).transpose()?;
-    if budget.is_some() && arguments.settings.iter().chain(&arguments.recipe).any(|text| sets_steps(text)) {
+    let first = arguments.recipe.as_ref().and_then(|word| word.parse().ok());
+    if budget.is_some() && arguments.settings.iter().chain(&first).any(sets_steps) {
         bail!("--minutes sets schedule.steps; give one of them");
     }
     let mut recipe = recipe(arguments, &[])?;
@@ -130,9 +131,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// True for the override of `schedule.steps`.
-pub(super) fn sets_steps(text: &str) -> bool {
-    text.split_once('=').is_some_and(|(key, _)| key.trim() == "schedule.steps")
+/// True for `schedule.steps`.
+pub(super) fn sets_steps(setting: &Setting) -> bool {
+    setting.key() == "schedule.steps"
 }
 
 /// Gives the batch its most tokens, once: a resumed run keeps those of its `config.toml`.
@@ -209,23 +210,23 @@ pub(super) fn inputs(recipe: &PretrainRecipe) -> Result<PretrainSources> {
 }
 
 /// The recipe of the command line, over the settings `plan`.
-fn recipe(arguments: &Arguments, plan: &[String]) -> Result<PretrainRecipe> {
+fn recipe(arguments: &Arguments, plan: &[Setting]) -> Result<PretrainRecipe> {
     let mut settings = [plan, &arguments.settings[..]].concat();
     let mut named = arguments.recipe.as_deref();
     // `albert pretrain --resume -o RUN schedule.steps=9`: the first word is a setting, not a recipe.
     if let Some(setting) = named.filter(|word| word.contains('=') && !Path::new(word).exists()) {
-        settings.insert(plan.len(), setting.to_owned());
+        settings.insert(plan.len(), setting.parse()?);
         named = None;
     }
     for (key, path) in [("input.data", &arguments.data), ("input.tokenizer", &arguments.tokenizer)] {
         if let Some(path) = path {
-            settings.push(setting(key, utf8(path)?)?);
+            settings.push(Setting::new(key, utf8(path)?)?);
         }
     }
     if let Some(folder) = &arguments.from {
         settings.splice(0..0, going_on(folder, arguments.tokenizer.is_none())?);
     }
-    settings.extend(arguments.seed.map(|seed| format!("seed={seed}")));
+    settings.extend(arguments.seed.map(|seed| Setting::new("seed", seed)).transpose()?);
     let own = arguments.output.join("config.toml");
     if arguments.resume && arguments.minutes.is_some() && own.exists() {
         named = None;
@@ -247,8 +248,8 @@ fn recipe(arguments: &Arguments, plan: &[String]) -> Result<PretrainRecipe> {
 }
 
 /// Settings of a run that goes on from the model in `folder`; with the path of its tokenizer if that is wanted.
-fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<String>> {
-    let mut settings = vec![setting("input.start_from", utf8(folder)?)?];
+fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<Setting>> {
+    let mut settings = vec![Setting::new("input.start_from", utf8(folder)?)?];
     let files = ModelFolder::open(folder)?;
     settings.extend(settings_of(&files.config().config));
     // A model for one task lacks the heads of pre-training.
@@ -256,10 +257,10 @@ fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<String>> {
     let report = files.load(Heads::PRE_TRAINING, &heads, |_, _| Ok(()))?;
     if !report.fresh.is_empty() {
         tell!("{} lacks {}, which begin with random values", folder.display(), report.fresh.join(", "));
-        settings.push(setting("input.fresh", &report.fresh)?);
+        settings.push(Setting::new("input.fresh", &report.fresh)?);
     }
     if with_tokenizer {
-        settings.push(setting("input.tokenizer", utf8(files.path())?)?);
+        settings.push(Setting::new("input.tokenizer", utf8(files.path())?)?);
     }
     Ok(settings)
 }

@@ -33,7 +33,7 @@ use albert::{
     report::{RunLog, sections, write_html},
     tasks::Text,
     tokenizer::{self, Tokenizer, TrainerConfig},
-    train::{Outcome, StartMode, setting},
+    train::{Outcome, Setting, StartMode},
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
     profile: Profiling,
     /// Settings that override the recipe of pre-training, such as model.hidden_size=128
     #[arg(value_name = "SECTION.KEY=VALUE")]
-    settings: Vec<String>,
+    settings: Vec<Setting>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.precision == Precision::Is(engine::Precision::F32) && device.multiplies_bf16_faster() {
         tell!("note: --precision auto trains in bf16, which this machine multiplies faster");
     }
-    let mut settings = vec![setting("compute.precision", arguments.precision.on(&device).name())?];
+    let mut settings = vec![Setting::new("compute.precision", arguments.precision.on(&device).name())?];
     settings.extend_from_slice(&arguments.settings);
     let own = folder.join("config.toml");
     let (recipe, deadline, mode) = if arguments.resume && own.exists() {
@@ -112,13 +112,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (recipe, None, StartMode::Resume)
     } else {
         prepare(folder, &cpu)?;
-        settings.push(setting("input.data", utf8(&folder.join("data"))?)?);
-        settings.push(setting("input.tokenizer", utf8(&folder.join("tokenizer.json"))?)?);
+        settings.push(Setting::new("input.data", utf8(&folder.join("data"))?)?);
+        settings.push(Setting::new("input.tokenizer", utf8(&folder.join("tokenizer.json"))?)?);
         let mut recipe = PretrainRecipe::from_toml(RECIPE, &settings)?;
         let mut deadline = None;
         tell!("3. pre-training");
         // An explicit number of steps has no deadline.
-        if !arguments.settings.iter().any(|text| pretrain::sets_steps(text)) {
+        if !arguments.settings.iter().any(pretrain::sets_steps) {
             let sources = pretrain::inputs(&recipe)?;
             let end = started + budget.mul_f64(PRETRAINING);
             let (plan, found) = deadline::fitting(&recipe, &sources, &device.clone().into(), end, &stop)?;
@@ -232,7 +232,8 @@ fn classifier(
     let (task, output) = (folder.join("task"), folder.join("classifier"));
     let name: TaskName = "classify".parse()?;
     let base = FinetuneRecipe::for_task(name, &ModelFolder::open(folder)?.config().config);
-    let mut recipe = base.with(TASK_RECIPE, &[setting("input.model", utf8(folder)?)?, setting("seed", seed)?])?;
+    let mut recipe =
+        base.with(TASK_RECIPE, &[Setting::new("input.model", utf8(folder)?)?, Setting::new("seed", seed)?])?;
     recipe.compute.precision = with_precision(&recipe.compute, device, &output).precision;
     let loaded = DataSource { task: name, settings: &recipe.data }.load(DataFiles::Folder(&task))?;
     let Loaded { problem, train, dev, .. } = loaded;

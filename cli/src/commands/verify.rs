@@ -15,7 +15,7 @@ use albert::{
     forward::{Example, Forward, OutputSelection},
     pretrain::{HeldOutFigures, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining, pretrain},
     tokenizer::{self, Tokenizer, TrainerConfig},
-    train::{EvaluationRecord, Observer, StartMode, StepReport},
+    train::{EvaluationRecord, Observer, Setting, StartMode, StepReport},
 };
 use anyhow::{Context, Result, ensure};
 use engine::{Communicator, Cpu, Device, Isa, Precision, io::Safetensors};
@@ -272,7 +272,7 @@ impl Observer<Finetuning> for Losses {
 
 /// Losses and parameters of pre-training.
 fn pretrained(data: &Path, tokenizer: &Tokenizer, dtype: &str, run: &Path, cpu: &Cpu) -> Result<Vec<Output>> {
-    let recipe = PretrainRecipe::from_toml(RECIPE, &[format!("compute.precision={dtype:?}")])?;
+    let recipe = PretrainRecipe::from_toml(RECIPE, &[Setting::new("compute.precision", dtype)?])?;
     let sources = PretrainSources::open(data, tokenizer)?;
     let (mut losses, stop) = (Losses::default(), AtomicBool::new(false));
     pretrain(&recipe, &sources, run, StartMode::New, Device::Cpu(cpu.clone()), &stop, &mut losses)?;
@@ -305,8 +305,8 @@ fn finetuned(model: &Path, text: &str, folder: &Path, cpu: &Cpu) -> Result<Vec<O
     }
     let mut recipe = FinetuneRecipe::for_task(TaskName::Classify, &ModelFolder::open(model)?.config().config);
     recipe.input.model = Some(model.to_owned());
-    let recipe =
-        recipe.with("", &[format!("schedule.steps={FINETUNE_STEPS}"), "batch.examples_per_step=8".to_owned()])?;
+    let settings = [Setting::new("schedule.steps", FINETUNE_STEPS)?, Setting::new("batch.examples_per_step", 8)?];
+    let recipe = recipe.with("", &settings)?;
     let loaded = DataSource { task: TaskName::Classify, settings: &recipe.data }.load(DataFiles::Folder(folder))?;
     let task = Task::new(TaskName::Classify, loaded.problem, &recipe);
     let sources = FinetuneSources { task: &task, train: &loaded.train, dev: loaded.dev.as_ref() };

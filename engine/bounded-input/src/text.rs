@@ -50,13 +50,17 @@ pub enum Compression {
 }
 
 impl Compression {
-    const ALL: [(Self, &'static [u8]); 2] = [(Self::Gzip, b"\x1f\x8b"), (Self::Zstd, &ZSTD_MAGIC)];
     /// Most bytes that tell a kind of file.
     const LONGEST: usize = 10;
 
     /// Kind of data that begins with `bytes`.
     pub fn of(bytes: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find_map(|(kind, magic)| bytes.starts_with(magic).then_some(kind))
+        match bytes {
+            [0x1f, 0x8b, ..] => Some(Self::Gzip),
+            // `pzstd` and seekable files begin with a frame to be skipped.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
+            _ => None,
+        }
     }
 }
 
@@ -287,7 +291,8 @@ fn may_be_binary(head: &[u8]) -> bool {
         b"\x04\x22\x4d\x18",
         b"7z\xbc\xaf\x27\x1c",
     ];
-    MAGIC.iter().any(|magic| magic.len() > head.len() && magic.starts_with(head))
+    let may_be_skipped = matches!(head, [0x50..=0x5f] | [0x50..=0x5f, 0x2a] | [0x50..=0x5f, 0x2a, 0x4d]);
+    may_be_skipped || MAGIC.iter().any(|magic| magic.len() > head.len() && magic.starts_with(head))
 }
 
 /// The frames of zstd data, one after the other. Their checksums are compared.
@@ -300,9 +305,7 @@ struct Frames<R> {
 
 impl<R: BufRead> Frames<R> {
     fn new(source: R) -> Self {
-        let mut frame = FrameDecoder::new();
-        frame.set_max_window_size(LARGEST_WINDOW);
-        Self { source, frame, is_open: false }
+        Self { source, frame: FrameDecoder::new(), is_open: false }
     }
 
     /// Opens the next frame; false at the end of the data.
@@ -311,6 +314,9 @@ impl<R: BufRead> Frames<R> {
             if self.source.fill_buf()?.is_empty() {
                 return Ok(false);
             }
+            // A decoder that is used again holds its old window and the new one at a time.
+            self.frame = FrameDecoder::new();
+            self.frame.set_max_window_size(LARGEST_WINDOW);
             match self.frame.reset(&mut self.source) {
                 Ok(()) => return Ok(true),
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
@@ -438,13 +444,15 @@ mod tests {
     fn compressed_text_is_the_text_also_in_several_members() {
         let text = text();
         let (first, second) = text.split_at(1000);
-        let skippable = [&b"\x50\x2a\x4d\x18\x03\0\0\0abc"[..], &zstd(second)].concat();
+        let skippable_frame = &b"\x53\x2a\x4d\x18\x03\0\0\0abc"[..];
+        let skippable = [skippable_frame, &zstd(second)].concat();
         for bytes in [
             text.clone(),
             gzip(&text),
             zstd(&text),
             [gzip(first), gzip(b""), gzip(second)].concat(),
-            [zstd(first), zstd(b""), skippable].concat(),
+            [zstd(first), zstd(b""), skippable.clone()].concat(),
+            [skippable_frame, &zstd(first), &skippable].concat(),
         ] {
             assert!(read(bytes.clone()).unwrap() == text);
             let mut out = Vec::new();

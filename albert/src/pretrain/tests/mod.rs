@@ -17,7 +17,7 @@ use crate::cost::{Memory, Recompute, Training, Workload};
 use crate::data::{CorpusSettings, Dataset, Source, SplitSettings, Vocabulary, build_with};
 use crate::report::read_metrics;
 use crate::tokenizer::SpecialIds;
-use crate::train::{EvaluationRecord, Observer, Outcome, Replan, StartMode, Started, StepReport, Trainer};
+use crate::train::{EvaluationRecord, Observer, Outcome, Replan, Setting, StartMode, Started, StepReport, Trainer};
 
 const PIECES: u32 = 60;
 
@@ -97,7 +97,7 @@ checkpoint_interval = 4
 "#;
 
 pub(super) fn recipe(overrides: &[&str]) -> PretrainRecipe {
-    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    let overrides = Setting::all(overrides).unwrap();
     PretrainRecipe::from_toml(RECIPE, &overrides).unwrap()
 }
 

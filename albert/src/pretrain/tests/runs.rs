@@ -269,7 +269,7 @@ fn a_change_of_the_number_of_steps_is_repeated_by_the_recipe_that_the_run_leaves
     }
     for (after, steps) in [(0, 9), (6, 5), (6, 1)] {
         let wrong = format!("schedule.replans=[{{after={after}, steps={steps}}}]");
-        let error = PretrainRecipe::from_toml(RECIPE, &[wrong]).unwrap_err().to_string();
+        let error = PretrainRecipe::from_toml(RECIPE, &[wrong.parse().unwrap()]).unwrap_err().to_string();
         assert!(error.contains("schedule.replans"), "{error}");
     }
 }
