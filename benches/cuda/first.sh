@@ -10,7 +10,6 @@
 #   PART         file           what (all in this order if none is named)
 #   speeds       speeds.tsv     products, attention, encoder layers at ALBERT's sizes
 #   cases        cases.tsv      each case of each operation against its f64 reference; cases=gemm,softmax for some
-#   ampere       ampere.tsv     the cases of products and attention with the programs for GPUs before Hopper
 #   training     training.txt   200 steps of base on the GPU and on the processor from one seed; tokens per second with CUDA
 #                               graphs on and off; the profile of a step
 #   sanitizer    tools.txt      compute-sanitizer over the cheapest cases, if installed
@@ -56,9 +55,9 @@ done
 out=$1
 shift
 parts=("$@")
-[ $# -gt 0 ] || parts=(speeds cases ampere training sanitizer counters peers)
+[ $# -gt 0 ] || parts=(speeds cases training sanitizer counters peers)
 # Shares of the time.
-declare -A weights=([speeds]=3 [cases]=4 [ampere]=4 [training]=5 [sanitizer]=2 [counters]=1 [peers]=3)
+declare -A weights=([speeds]=3 [cases]=4 [training]=5 [sanitizer]=2 [counters]=1 [peers]=3)
 for part in "${parts[@]}"; do
   [ -n "${weights[${part%%=*}]:-}" ] || usage "unknown part $part; expected one of: ${!weights[*]}"
 done
@@ -161,13 +160,6 @@ cases() {
   done
 }
 
-# ampere: other operations have the same programs.
-ampere() {
-  for name in gemm attention; do
-    walk ampere "$name" ampere.tsv --no-speed --ampere
-  done
-}
-
 # --- training ---
 # pretrain NAME DEVICE SECONDS SETTING..: a run of base from one seed. Its losses are in $work/NAME/metrics.jsonl.
 pretrain() {
@@ -218,7 +210,6 @@ parity() {
     status=$?
     [ $status -eq 0 ] || worst=$status
     cat "$work/$run.log" >>"$log"
-    cp "$work/$run/metrics.jsonl" "$out/$run.jsonl"
     printf '%s, exit code %d: %s\n' "$run" $status "$(tail -n 1 "$work/$run.log")" >>"$out/training.txt"
   done
   "$suite" --losses "$work"/{cpu-f32,cpu-bf16,gpu-bf16}/metrics.jsonl >"$work/losses.txt" 2>&1

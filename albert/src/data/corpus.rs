@@ -191,29 +191,15 @@ impl Documents {
             if self.part.as_ref().is_some_and(is_empty) {
                 (self.reader, self.source) = (None, self.end);
             }
-            let Some(reader) = self.reader.as_mut() else {
+            let Some(reader) = self.reader.take() else {
                 if self.source == self.end {
                     return self.finish();
                 }
-                let source = &self.sources[self.source];
-                let range = self.part.as_ref().map_or(0..u64::MAX, |part| part.bytes.clone());
-                let (reader, position) = source.open(&range)?;
-                (self.reader, self.position) = (Some(reader), position);
-                self.limit = source.largest_document()?;
-                (self.line, self.blank_lines) = (0, 0);
+                self.open()?;
                 continue;
             };
-            self.raw.clear();
-            let so_far = (self.document.bytes() + self.paragraph.len()) as u64;
-            let mut bounded = reader.take(self.limit.saturating_sub(so_far).saturating_add(1));
-            let read = bounded.read_until(b'\n', &mut self.raw);
-            let read = read.and_then(|read| match so_far.saturating_add(read as u64) > self.limit {
-                false => Ok(read),
-                true => Err(too_long("document", self.limit)),
-            });
-            let read = read.map_err(DataError::io(Path::new(&self.sources[self.source].name()), "read"))?;
             let start = self.position;
-            self.position += read as u64;
+            let read = self.read_line(reader)?;
             let mut is_last = false;
             if let Some(part) = self.part.as_mut().filter(|_| read > 0) {
                 let needed = match self.settings.layout {
@@ -253,6 +239,33 @@ impl Documents {
                 return Ok(document);
             }
         }
+    }
+
+    /// Opens the next source.
+    fn open(&mut self) -> Result<(), DataError> {
+        let source = &self.sources[self.source];
+        let range = self.part.as_ref().map_or(0..u64::MAX, |part| part.bytes.clone());
+        let (reader, position) = source.open(&range)?;
+        (self.reader, self.position) = (Some(reader), position);
+        self.limit = source.largest_document()?;
+        (self.line, self.blank_lines) = (0, 0);
+        Ok(())
+    }
+
+    /// Reads a line of the open source into `raw` and returns its bytes, 0 at the end.
+    fn read_line(&mut self, mut reader: Box<dyn BufRead + Send>) -> Result<usize, DataError> {
+        self.raw.clear();
+        let so_far = (self.document.bytes() + self.paragraph.len()) as u64;
+        let mut bounded = reader.by_ref().take(self.limit.saturating_sub(so_far).saturating_add(1));
+        let read = bounded.read_until(b'\n', &mut self.raw);
+        let read = read.and_then(|read| match so_far.saturating_add(read as u64) > self.limit {
+            false => Ok(read),
+            true => Err(too_long("document", self.limit)),
+        });
+        self.reader = Some(reader);
+        let read = read.map_err(DataError::io(Path::new(&self.sources[self.source].name()), "read"))?;
+        self.position += read as u64;
+        Ok(read)
     }
 
     /// Adds the line in `raw`; true if it ends the document.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use engine::io::{hash64, write_atomically};
-use engine::{Communicator, EngineError, Gradients, Lanes};
+use engine::{Communicator, Cpu, EngineError, Gradients, Lanes};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -106,6 +106,47 @@ pub struct FinetuneState {
     pub(super) since: Window<StepSums>,
 }
 
+/// Features of the training set and, with all windows, of the dev set.
+fn features_of(
+    recipe: &FinetuneRecipe,
+    sources: &FinetuneSources<'_>,
+    start: &Start,
+    cpu: &Cpu,
+) -> Result<(Features, Option<Features>), FinetuneError> {
+    let featurizer = Featurizer {
+        tokenizer: &start.tokenizer,
+        problem: &sources.task.problem,
+        max_sequence_length: recipe.text.max_sequence_length,
+        max_question_length: recipe.text.max_question_length,
+        stride: recipe.span.stride,
+        keep_windows: false,
+    };
+    let train = cpu.install(|| featurizer.features(sources.train))?;
+    let featurizer = Featurizer { keep_windows: true, ..featurizer };
+    let dev = sources.dev.map(|examples| cpu.install(|| featurizer.features(examples))).transpose()?;
+    Ok((train, dev))
+}
+
+/// Refuses a training set without examples or with an unknown label, and a precision that the head does not have.
+fn expect_trainable(train: &[Feature], head: Option<TaskHead>, precision: TrainPrecision) -> Result<(), FinetuneError> {
+    if let Some(unknown) = train.iter().find(|feature| !feature.target.is_known()) {
+        let problem = format!("example {} of the training set has no label", unknown.example + 1);
+        return Err(FinetuneError::Data(problem));
+    }
+    if train.is_empty() {
+        return Err(FinetuneError::Data("the training set has no examples".into()));
+    }
+    let has_room = matches!(precision, TrainPrecision::F32 | TrainPrecision::Bf16x3 | TrainPrecision::Bf16x6);
+    if head == Some(TaskHead::SquadV2) && !has_room {
+        return Err(FinetuneError::Recipe(
+            "`compute.precision` must be \"f32\", \"bf16x3\" or \"bf16x6\" with the released head of SQuAD 2.0; or give \
+             span.head=logits"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
 impl Trainer<Finetuning> {
     /// The model of the recipe with the head of the task, the optimizer before its first step, and planned memory.
     ///
@@ -121,43 +162,14 @@ impl Trainer<Finetuning> {
         let problem = &sources.task.problem;
         let cpu = worker.device.processor();
         let start = Start::load(recipe, problem, cpu)?;
-        let featurizer = Featurizer {
-            tokenizer: &start.tokenizer,
-            problem,
-            max_sequence_length: recipe.text.max_sequence_length,
-            max_question_length: recipe.text.max_question_length,
-            stride: recipe.span.stride,
-            keep_windows: false,
-        };
-        let train = cpu.install(|| featurizer.features(sources.train))?;
-        let featurizer = Featurizer { keep_windows: true, ..featurizer };
-        let features = |examples: &Examples| cpu.install(|| featurizer.features(examples));
-        let dev = sources.dev.map(features).transpose()?;
+        let (train, dev) = features_of(recipe, sources, &start, cpu)?;
         let cut = [train.cut(), dev.as_ref().map_or(0, Features::cut)];
         let dev = sources.dev.zip(dev).map(|(examples, Features { list, truncated, .. })| Dev {
             examples: examples.clone(),
             features: list,
             truncated,
         });
-        if let Some(unknown) = train.list.iter().find(|feature| !feature.target.is_known()) {
-            let problem = format!("example {} of the training set has no label", unknown.example + 1);
-            return Err(FinetuneError::Data(problem));
-        }
-        if train.list.is_empty() {
-            return Err(FinetuneError::Data("the training set has no examples".into()));
-        }
-        let is_released_head = start.model.heads().task == Some(TaskHead::SquadV2);
-        if is_released_head
-            && !matches!(
-                recipe.compute.precision,
-                TrainPrecision::F32 | TrainPrecision::Bf16x3 | TrainPrecision::Bf16x6
-            )
-        {
-            return Err(FinetuneError::Recipe(
-                "`compute.precision` must be \"f32\", \"bf16x3\" or \"bf16x6\" with the released head of SQuAD 2.0; or give span.head=logits"
-                    .into(),
-            ));
-        }
+        expect_trainable(&train.list, start.model.heads().task, recipe.compute.precision)?;
         let steps = recipe.steps(train.list.len())?;
         let budget = Budget { tokens: recipe.batch.max_tokens, sequences: recipe.batch.max_sequences };
         let all = train.list.iter().chain(dev.iter().flat_map(|dev| &dev.features));

@@ -157,17 +157,7 @@ impl PretrainRecipe {
     /// # Errors
     /// The text is not TOML, a key is unknown, or a value is invalid.
     pub fn from_toml(text: &str, settings: &[Setting]) -> Result<Self, PretrainError> {
-        let mut table = parse(text)?;
-        let mut recipe_name = None;
-        if let Some(base) = table.remove("recipe") {
-            let Value::String(name) = base else {
-                return Err(PretrainError::Recipe("`recipe` must be the name of a recipe, such as \"tiny\"".into()));
-            };
-            let mut base = parse(text_of(&name)?)?;
-            lay_over(&mut base, table, &[["warmup_steps", "warmup_share"]]);
-            table = base;
-            recipe_name = Some(name);
-        }
+        let (mut table, recipe_name) = over_base(parse(text)?)?;
         for setting in settings {
             setting.lay_over(&mut table)?;
             // The alternative that is given last replaces the other.
@@ -385,6 +375,20 @@ impl PretrainRecipe {
         }
         Ok(())
     }
+}
+
+/// `table` over the recipe that its key `recipe` names, if it has one, and that name.
+fn over_base(mut table: Table) -> Result<(Table, Option<String>), PretrainError> {
+    let name = match table.remove("recipe") {
+        None => return Ok((table, None)),
+        Some(Value::String(name)) => name,
+        Some(_) => {
+            return Err(PretrainError::Recipe("`recipe` must be the name of a recipe, such as \"tiny\"".into()));
+        }
+    };
+    let mut base = parse(text_of(&name)?)?;
+    lay_over(&mut base, table, &[["warmup_steps", "warmup_share"]]);
+    Ok((base, Some(name)))
 }
 
 const WARMUP_STEPS: [&str; 2] = ["schedule", "warmup_steps"];

@@ -127,6 +127,18 @@ struct Files {
     _lock: FolderLock,
 }
 
+/// Refuses ranks whose runs would begin with other settings, inputs or parameters than those of the first.
+fn expect_same_start<O: RunObjective>(trainer: &mut Trainer<O>, communicator: &Communicator) -> Result<(), O::Error> {
+    let (step, parameters) = (trainer.step(), trainer.hash()?);
+    let start = json!({
+        "config": trainer.objective.fingerprint(step),
+        "inputs": trainer.objective.about().inputs,
+        "parameters": format!("{parameters:016x}"),
+        "step": step,
+    });
+    Ok(expect_alike(communicator, start)?)
+}
+
 impl<O: RunObjective> Run<O> {
     fn open(
         folder: &Path,
@@ -136,23 +148,7 @@ impl<O: RunObjective> Run<O> {
         build: impl FnOnce() -> Result<Trainer<O>, O::Error>,
     ) -> Result<Self, O::Error> {
         let (metrics, checkpoints) = (folder.join(METRICS), Checkpoints::of_run(folder));
-        let mut claimed = None;
-        if communicator.is_first() {
-            expect_folder(folder)?;
-            // Locked before anything is read: another process may still be writing its state there.
-            claimed = claim_present(folder)?;
-            let is_used = || -> Result<bool, O::Error> {
-                let has_model = !O::KEEPS_STATE && folder.join("model.safetensors").exists();
-                Ok(metrics.exists() || has_model || !checkpoints.steps()?.is_empty())
-            };
-            if mode == StartMode::New && is_used()? {
-                let problem = format!(
-                    "{0} already holds a run; resume it (--resume), remove it (rm -r '{0}'), or choose another folder",
-                    folder.display()
-                );
-                return Err(SettingError(problem).into());
-            }
-        }
+        let claimed = if communicator.is_first() { Self::claim(folder, mode, &checkpoints)? } else { None };
         // The others read the state only when the first has the lock.
         communicator.barrier("the run's folder")?;
         let state = if mode == StartMode::Resume { checkpoints.newest()? } else { None };
@@ -168,14 +164,7 @@ impl<O: RunObjective> Run<O> {
         }
         let step = trainer.step();
         if communicator.size() > 1 {
-            let parameters = trainer.hash()?;
-            let start = json!({
-                "config": trainer.objective.fingerprint(step),
-                "inputs": trainer.objective.about().inputs,
-                "parameters": format!("{parameters:016x}"),
-                "step": step,
-            });
-            expect_alike(&communicator, start)?;
+            expect_same_start(&mut trainer, &communicator)?;
         }
         let mut notes = Vec::new();
         let files = if communicator.is_first() {
@@ -211,6 +200,25 @@ impl<O: RunObjective> Run<O> {
         });
         run.report_start(state.as_ref(), &notes, observer);
         Ok(run)
+    }
+
+    /// Locks `folder`, if it is there, and refuses one of another run.
+    fn claim(folder: &Path, mode: StartMode, checkpoints: &Checkpoints) -> Result<Option<FolderLock>, O::Error> {
+        expect_folder(folder)?;
+        // Locked before anything is read: another process may still be writing its state there.
+        let claimed = claim_present(folder)?;
+        let is_used = || -> Result<bool, O::Error> {
+            let has_model = !O::KEEPS_STATE && folder.join("model.safetensors").exists();
+            Ok(folder.join(METRICS).exists() || has_model || !checkpoints.steps()?.is_empty())
+        };
+        if mode == StartMode::New && is_used()? {
+            let problem = format!(
+                "{0} already holds a run; resume it (--resume), remove it (rm -r '{0}'), or choose another folder",
+                folder.display()
+            );
+            return Err(SettingError(problem).into());
+        }
+        Ok(claimed)
     }
 
     fn report_start(&self, state: Option<&LoadedState>, notes: &[String], observer: &mut dyn Observer<O>) {

@@ -51,6 +51,17 @@ pub struct Trainer<O: Objective> {
     memory: MemoryPlan,
 }
 
+/// Sums of the losses of all ranks.
+fn sums_of_all<O: Objective>(communicator: &Communicator, step: u64, own: &[f64]) -> Result<O::Sums, EngineError> {
+    let mut sums = O::Sums::default();
+    // In the order of micro-batches, because ranks have lanes in order.
+    for theirs in communicator.gather(&format!("losses of step {}", step + 1), bytemuck::cast_slice(own))? {
+        let theirs: Vec<f64> = bytemuck::pod_collect_to_vec(&theirs);
+        theirs.chunks_exact(O::Sums::VALUES).for_each(|micro| sums.add(micro));
+    }
+    Ok(sums)
+}
+
 impl<O: Objective> Trainer<O> {
     /// Combines a model with the optimizer of `settings` and plans the memory of steps and evaluations.
     ///
@@ -147,18 +158,17 @@ impl<O: Objective> Trainer<O> {
         let mut report =
             StepReport { step: step + 1, data_seconds: start.elapsed().as_secs_f64(), ..Default::default() };
         let batches = &room[..count];
-        let mut shape = |batch| {
+        for batch in batches {
             let BatchShape { cu_seqlens, masked, .. } = O::shape(batch);
             report.flops += Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
-            [u64::from(cu_seqlens.last().copied().unwrap_or(0)), cu_seqlens.len() as u64 - 1]
-        };
-        let [tokens, sequences] = batches.iter().map(&mut shape).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+            report.tokens += u64::from(cu_seqlens.last().copied().unwrap_or(0));
+            report.sequences += cu_seqlens.len() as u64 - 1;
+        }
         let [first, second] = objective.counts(batches);
-        let counts = [first, second, tokens, sequences];
+        let counts = [first, second, report.tokens, report.sequences];
         let counts = communicator.sum_counts(&format!("counts of step {}", step + 1), counts)?;
-        let [first, second, tokens, sequences] = counts;
-        let denominator = objective.denominator([first, second]);
-        (report.tokens, report.sequences) = (tokens, sequences);
+        let denominator = objective.denominator([counts[0], counts[1]]);
+        (report.tokens, report.sequences) = (counts[2], counts[3]);
         let mut own = Vec::new();
         gradients.clear()?;
         lanes.begin_step();
@@ -186,13 +196,7 @@ impl<O: Objective> Trainer<O> {
                 return Ok(None);
             }
         }
-        let mut sums = O::Sums::default();
-        // In the order of micro-batches, because ranks have lanes in order.
-        for theirs in communicator.gather(&format!("losses of step {}", step + 1), bytemuck::cast_slice(&own))? {
-            let theirs: Vec<f64> = bytemuck::pod_collect_to_vec(&theirs);
-            theirs.chunks_exact(O::Sums::VALUES).for_each(|micro| sums.add(micro));
-        }
-        (report.loss, report.figures) = objective.figures(&sums);
+        (report.loss, report.figures) = objective.figures(&sums_of_all::<O>(communicator, step, &own)?);
         if !report.loss.is_finite() {
             // The next step clears the gradients.
             return Err(EngineError::NotFinite { what: "the loss".into(), value: report.loss, step: step + 1 });

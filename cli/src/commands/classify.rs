@@ -1,9 +1,9 @@
 //! `albert classify`: predictions of fine-tuned models for texts or pairs, one at a time or as a stream.
 
 use crate::{
-    input::{Entries, Errors, Kind, answer, null_entry, null_text},
+    input::{Entries, Errors, Kind, Line, answer, null_entry, null_text},
     output::tell,
-    running::{Batch, Field, Running, Streaming},
+    running::{Batch, Field, Results, Running, Streaming},
 };
 use albert::{
     finetune::{Examples, Offsets, Prediction, Predictor, Task, escaped},
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut ended = None;
     if let Some(mut lines) = lines {
         ensure!(arguments.second.is_none(), "the texts of a pair are separated by a TAB in each line");
-        let (task, json) = (predictor.task().clone(), results.json());
+        let task = predictor.task().clone();
         let mut errors = Errors::new(arguments.streaming.faults, false);
         let write = |entries: Entries<Examples, (Prediction, usize)>| {
             let mut text = String::new();
@@ -65,16 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
                     Ok((examples, (prediction, truncated))) => {
                         in_line(arguments, &task, &examples, &prediction, truncated)
                     }
-                    Err(reason) if json => {
-                        let mut entry = Map::new();
-                        if results.with_input {
-                            entry.insert("text".into(), json!(line.text));
-                        }
-                        entry.extend(null_entry(Prediction::field(&task.problem), line.number, &reason));
-                        Value::Object(entry).to_string()
-                    }
-                    Err(reason) if results.with_input => format!("{}\t{}", line.text, null_text(line.number, &reason)),
-                    Err(reason) => null_text(line.number, &reason),
+                    Err(reason) => without_result(results, &task, &line, &reason),
                 };
                 text.push('\n');
             }
@@ -110,6 +101,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     out.finish()?;
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Entry of a line that cannot be used.
+fn without_result(results: &Results, task: &Task, line: &Line, reason: &str) -> String {
+    if results.json() {
+        let mut entry = Map::new();
+        if results.with_input {
+            entry.insert("text".into(), json!(line.text));
+        }
+        entry.extend(null_entry(Prediction::field(&task.problem), line.number, reason));
+        Value::Object(entry).to_string()
+    } else if results.with_input {
+        format!("{}\t{}", line.text, null_text(line.number, reason))
+    } else {
+        null_text(line.number, reason)
+    }
 }
 
 /// Texts as an example of a problem.

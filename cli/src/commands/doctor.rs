@@ -54,32 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         writeln!(out, "memory            {memory}")?;
     }
     if arguments.seconds > 0.0 {
-        let one = Cpu::new(cpu.isa(), 1)?;
-        let (single, all) = (
-            engine::roofline::fma_peak(&one, arguments.seconds / 3.0),
-            engine::roofline::fma_peak(&cpu, arguments.seconds / 3.0),
-        );
-        let copy = engine::roofline::copy_bandwidth(&cpu, 64 << 20, 3) / 1e9;
-        let caches = engine::roofline::caches(&cpu, arguments.seconds / 6.0);
-        let doubts = busy::of_limits(
-            busy::share_of_cores(&cpu, arguments.seconds / 3.0),
-            caches[1].map(|cache| cache.bandwidth / 1e9),
-            copy,
-        );
-        let mark = busy::mark(!doubts.is_empty());
-        writeln!(out, "f32 peak          {:.0} GFLOP/s on one thread, {:.0}{mark}on all", single / 1e9, all / 1e9)?;
-        writeln!(out, "copy bandwidth    {copy:.1}{mark}GB/s on all threads (read + written)")?;
-        for cache in caches.into_iter().flatten() {
-            writeln!(
-                out,
-                "{} bandwidth      {:.0}{mark}GB/s on all threads (read)",
-                cache.name,
-                cache.bandwidth / 1e9
-            )?;
-        }
-        for doubt in doubts {
-            writeln!(out, "                  * {doubt}")?;
-        }
+        speeds(&mut out, &cpu, arguments.seconds)?;
     }
     match engine::device::gpus() {
         Ok(gpus) => {
@@ -93,6 +68,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         verify(&cpu)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measures for about `seconds`.
+fn speeds(out: &mut impl Write, cpu: &Cpu, seconds: f64) -> Result<()> {
+    let one = Cpu::new(cpu.isa(), 1)?;
+    let (single, all) =
+        (engine::roofline::fma_peak(&one, seconds / 3.0), engine::roofline::fma_peak(cpu, seconds / 3.0));
+    let copy = engine::roofline::copy_bandwidth(cpu, 64 << 20, 3) / 1e9;
+    let caches = engine::roofline::caches(cpu, seconds / 6.0);
+    let doubts =
+        busy::of_limits(busy::share_of_cores(cpu, seconds / 3.0), caches[1].map(|cache| cache.bandwidth / 1e9), copy);
+    let mark = busy::mark(!doubts.is_empty());
+    writeln!(out, "f32 peak          {:.0} GFLOP/s on one thread, {:.0}{mark}on all", single / 1e9, all / 1e9)?;
+    writeln!(out, "copy bandwidth    {copy:.1}{mark}GB/s on all threads (read + written)")?;
+    for cache in caches.into_iter().flatten() {
+        writeln!(out, "{} bandwidth      {:.0}{mark}GB/s on all threads (read)", cache.name, cache.bandwidth / 1e9)?;
+    }
+    for doubt in doubts {
+        writeln!(out, "                  * {doubt}")?;
+    }
+    Ok(())
 }
 
 fn processor_name() -> String {

@@ -12,7 +12,10 @@ use albert::{
 };
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use engine::io::{check_output, limits::text::STANDARD_INPUT, write_atomically};
+use engine::{
+    Device,
+    io::{check_output, limits::text::STANDARD_INPUT, write_atomically},
+};
 use serde_json::{Map, Value, json};
 use std::{
     cell::Cell,
@@ -70,11 +73,6 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let pooling = arguments.pool.map(|pool| match pool {
-        Pool::Mean => Pooling::Mean,
-        Pool::Cls => Pooling::Cls,
-        Pool::Pooler => Pooling::Pooler,
-    });
     // A NumPy file begins with the number of its rows.
     let results = &arguments.streaming.results;
     let array = results.output.as_deref().filter(|path| path.extension().is_some_and(|ending| ending == "npy"));
@@ -85,14 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = input.map_or(Path::new(STANDARD_INPUT), PathBuf::as_path);
     let mut lines = Lines::open(path, Kind::texts(arguments.field.field.as_ref(), false))?;
     let device = arguments.running.device()?;
-    let mut embedder = Embedder::load(&arguments.model, pooling, device.clone())?;
-    if let Some(name) = &arguments.prompt {
-        embedder.set_prompt(Prompt::Named(name))?;
-    } else if let Some(text) = &arguments.prompt_text {
-        embedder.set_prompt(Prompt::Text(text))?;
-    }
-    embedder.profile().set(arguments.running.profile.on);
-    embedder.set_precision(arguments.running.precision.on(&device))?;
+    let mut embedder = embedder(arguments, &device)?;
     let (width, mut truncated, mut all) = (Cell::new(embedder.width()), 0, Vec::new());
     // Reasons have no place in an array and in lists of numbers.
     let mut errors = Errors::new(arguments.streaming.faults, array.is_some() || !results.json());
@@ -131,6 +122,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     out.map_or(Ok(()), crate::output::Sink::finish)?;
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// The model with what the arguments say of it.
+fn embedder(arguments: &Arguments, device: &Device) -> Result<Embedder> {
+    let pooling = arguments.pool.map(|pool| match pool {
+        Pool::Mean => Pooling::Mean,
+        Pool::Cls => Pooling::Cls,
+        Pool::Pooler => Pooling::Pooler,
+    });
+    let mut embedder = Embedder::load(&arguments.model, pooling, device.clone())?;
+    if let Some(name) = &arguments.prompt {
+        embedder.set_prompt(Prompt::Named(name))?;
+    } else if let Some(text) = &arguments.prompt_text {
+        embedder.set_prompt(Prompt::Text(text))?;
+    }
+    embedder.profile().set(arguments.running.profile.on);
+    embedder.set_precision(arguments.running.precision.on(device))?;
+    Ok(embedder)
 }
 
 /// One list, number or object per line of input; null for a line that cannot be used. `first` is the first vector of all.

@@ -359,9 +359,16 @@ fn run_seeds(
     for number in 1..=arguments.seeds {
         runs.extend(FinetuneSummary::of_run(&folder(number))?);
     }
+    summarize(runs, &arguments.output)?;
+    Ok(code)
+}
+
+/// Prints the spread of `runs` over seeds and writes it to `folder`.
+fn summarize(runs: Vec<FinetuneSummary>, folder: &Path) -> Result<()> {
+    let seeds = runs.len();
     let collapsed = runs.iter().filter(|run| run.collapse.is_some()).count();
     let summary = SeedSummary::new(runs);
-    summary.save(&arguments.output)?;
+    summary.save(folder)?;
     let mut out = results();
     for (name, spread) in &summary.figures {
         let values = spread.values.iter().map(|value| format!("{value:.4}")).collect::<Vec<_>>().join(" ");
@@ -376,10 +383,10 @@ fn run_seeds(
         )?;
     }
     if collapsed > 0 {
-        tell!("warning: {collapsed} of {} seeds collapsed; see the advice above", arguments.seeds);
+        tell!("warning: {collapsed} of {seeds} seeds collapsed; see the advice above");
     }
-    tell!("metrics written to {}", arguments.output.join("summary.json").display());
-    Ok(code)
+    tell!("metrics written to {}", folder.join("summary.json").display());
+    Ok(())
 }
 
 /// Prints the outcome of a run, except warnings that `watch` has printed, and returns its exit code.

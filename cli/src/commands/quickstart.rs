@@ -129,27 +129,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let outcome = pretrain::train(&recipe, folder, mode, device.clone(), arguments.profile, deadline, &stop)?;
     let Outcome::Finished(_) = &outcome else { return Ok(pretrain::finish(&outcome, folder)) };
-    let place = folder.display();
     match classifier(arguments, folder, &device, recipe.seed, &stop)? {
         Ending::Shown => {}
         Ending::Stopped => {
-            tell!("resume with: {} quickstart --resume -o {place}", program());
+            tell!("resume with: {} quickstart --resume -o {}", program(), folder.display());
             return Ok(ExitCode::from(signals::INTERRUPTED));
         }
         Ending::Diverged(problem) => bail!("fine-tuning: {problem}"),
     }
+    report(folder, started)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the page of the run and says what comes next.
+fn report(folder: &Path, started: Instant) -> Result<()> {
     let page = folder.join("report.html");
-    let logs = [(folder.clone(), "pre-training"), (folder.join("classifier"), "fine-tuning")]
+    let logs = [(folder.to_owned(), "pre-training"), (folder.join("classifier"), "fine-tuning")]
         .map(|(folder, name)| RunLog::read(&folder, name));
     let [first, second] = logs;
     write_html(&page, "quickstart", &sections(&[first?, second?]))?;
-    let program = program();
+    let (program, place) = (program(), folder.display());
     tell!("{} in all; curves and settings: {}", duration(started.elapsed().as_secs_f64()), page.display());
     tell!(
         "next: {program} classify --model {place}/classifier \"He was buried with his fathers in the city of David.\""
     );
     tell!("      {program} finetune classify --model {place} --train FILE.tsv -o runs/mine    columns: text, label");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Writes vocabulary, shards and the sentences of the task to the run's folder.

@@ -286,16 +286,7 @@ pub fn train_on_words(
         let share = uncovered / (uncovered + sum(&mut corpus.character_counts.iter().copied()));
         progress(Progress::Uncovered { characters: corpus.uncovered.clone(), share });
     }
-    let least = config.fixed_pieces() + corpus.characters.len();
-    if config.vocab_size < least {
-        return Err(TokenizerError::TooFewPieces {
-            asked: config.vocab_size,
-            special: config.fixed_pieces(),
-            characters: corpus.characters.len(),
-            coverage: config.character_coverage,
-            least,
-        });
-    }
+    expect_pieces(config, corpus.characters.len())?;
     let mut pieces = seeds::find(&corpus, config);
     progress(Progress::Seeded { pieces: pieces.len() });
     let mut lattices = Lattices::new(&corpus.segments, &pieces.trie());
@@ -327,6 +318,17 @@ pub fn train_on_words(
         }
     }
     finalize(&pieces, &corpus.characters, config)
+}
+
+/// Refuses a vocabulary that has no room for all characters.
+fn expect_pieces(config: &TrainerConfig, characters: usize) -> Result<(), TokenizerError> {
+    let (asked, special) = (config.vocab_size, config.fixed_pieces());
+    let least = special + characters;
+    if asked < least {
+        let coverage = config.character_coverage;
+        return Err(TokenizerError::TooFewPieces { asked, special, characters, coverage, least });
+    }
+    Ok(())
 }
 
 /// One EM iteration: expected counts, then new scores; also the log-likelihood of the text under the old scores.
