@@ -186,8 +186,8 @@ fn plot(
     Ok(())
 }
 
-/// Dashes along `points`, whose first coordinates ascend: three fifths of each `period` of the first coordinate. That of
-/// plotters needs a function of glibc 2.35.
+/// Dashes along `points`, whose first coordinates ascend: three fifths of each `period` of the first coordinate. The dashes of
+/// plotters need a function of glibc 2.35.
 fn dashes(points: &[(f64, f64)], period: f64) -> Vec<[(f64, f64); 2]> {
     let mut dashes = Vec::new();
     for pair in points.windows(2) {

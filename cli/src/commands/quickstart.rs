@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the page of the run and says what comes next.
+/// Writes the page of the run and prints the next commands.
 fn report(folder: &Path, started: Instant) -> Result<()> {
     let page = folder.join("report.html");
     let logs = [(folder.to_owned(), "pre-training"), (folder.join("classifier"), "fine-tuning")]

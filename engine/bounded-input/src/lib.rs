@@ -131,7 +131,6 @@ pub fn mistaken(bytes: &[u8]) -> Option<&'static str> {
         (b"\x1f\x8b", "it is compressed with gzip; unpack it with `gunzip`"),
         (b"PK\x03\x04", "it is a zip archive; unpack it with `unzip`"),
         (b"\xfd7zXZ\0", "it is compressed with xz; unpack it with `unxz`"),
-        (b"\x28\xb5\x2f\xfd", "it is compressed with zstd; unpack it with `unzstd`"),
         (b"\x04\x22\x4d\x18", "it is compressed with lz4; unpack it with `unlz4`"),
         (b"7z\xbc\xaf\x27\x1c", "it is a 7-Zip archive; unpack it with `7z x`"),
         (b"\xff\xfe", "it is UTF-16; re-encode it with `iconv -f UTF-16 -t UTF-8`"),
@@ -142,6 +141,9 @@ pub fn mistaken(bytes: &[u8]) -> Option<&'static str> {
         (b"<!doctype", "it is a web page, not the file itself; fetch the file again"),
         (b"<html", "it is a web page, not the file itself; fetch the file again"),
     ];
+    if text::Compression::of(bytes) == Some(text::Compression::Zstd) {
+        return Some("it is compressed with zstd; unpack it with `unzstd`");
+    }
     if bytes.starts_with(b"BZh") && bytes.get(4..10) == Some(b"1AY&SY") {
         return Some("it is compressed with bzip2; unpack it with `bunzip2`");
     }
@@ -225,6 +227,14 @@ mod tests {
         ] {
             assert_eq!(mended_surrogates(text), mended);
         }
+    }
+
+    #[test]
+    fn both_kinds_of_zstd_are_named() {
+        for bytes in [&b"\x28\xb5\x2f\xfd\0"[..], b"\x50\x2a\x4d\x18\x04\0\0\0", b"\x5e\x2a\x4d\x18\x04\0\0\0"] {
+            assert_eq!(mistaken(bytes), Some("it is compressed with zstd; unpack it with `unzstd`"), "{bytes:?}");
+        }
+        assert_eq!(mistaken(b"P*M"), None);
     }
 
     #[test]

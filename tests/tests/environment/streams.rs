@@ -69,7 +69,7 @@ pub(crate) fn rows() -> Vec<Situation> {
         row("standard input", "embed reads nothing", "$A embed --model $T/run < /dev/null"),
         row("standard input", "embed reads a closed stream", "$A embed --model $T/run <&-"),
         row("standard input", "embed reads a folder", "$A embed --model $T/run < $T").fails("standard input"),
-        row("standard input", "tokenizer encode gets bytes that are no text", "printf '\\xff\\n' | $A tokenizer encode --on-error stop --tokenizer $T/tokenizer.json")
+        row("standard input", "tokenizer encode gets bytes that are not text", "printf '\\xff\\n' | $A tokenizer encode --on-error stop --tokenizer $T/tokenizer.json")
             .fails("standard input, line 1: invalid UTF-8"),
     ]);
     rows

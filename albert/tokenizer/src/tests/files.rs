@@ -127,6 +127,10 @@ fn files_that_cannot_be_read_are_named() {
     std::fs::write(&file, b"\xff\xfe").expect("writable");
     let error = Tokenizer::load(&file).expect_err("not UTF-8").to_string();
     assert!(error.contains("neither a tokenizer.json, a spiece.model nor a BERT vocab.txt"), "{error}");
+    let wide: Vec<u8> = "[PAD]\n[UNK]\n[CLS]\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(&file, wide).expect("writable");
+    let error = Tokenizer::load(&file).expect_err("UTF-16").to_string();
+    assert!(error.contains("UTF-16 without a byte-order mark"), "{error}");
 }
 
 #[test]
