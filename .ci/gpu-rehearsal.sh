@@ -34,7 +34,7 @@ call() {
   fi
 }
 call 0 whole --minutes 9 out
-call 3 planted --minutes 4 --patience 10 --rehearse hang=activation:50 --rehearse crash=softmax:30 --rehearse fault=dropout:26 \
+call 3 planted --minutes 4 --patience 25 --rehearse hang=activation:50 --rehearse crash=softmax:30 --rehearse fault=dropout:26 \
   --rehearse wrong=reduce:40 planted cases=activation,softmax,dropout,reduce,elementwise
 for name in activation softmax dropout reduce elementwise; do
   # Each case has one line, whatever faults are planted in others.
