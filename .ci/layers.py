@@ -35,7 +35,7 @@ PROGRAM, ITS_KERNELS = "cli/src/main.rs", "cli/src/commands/kernels/"
 
 UNSAFE = re.compile(
     r"kernels/src/(pool|simd|tiles|gemm|int8|attention|layernorm|activation|softmax|cross_entropy|embedding|dropout|reduce|optimizer"
-    r"|elementwise)/|kernels/src/(rows|rowwise)\.rs|engine/src/(memory|device)/|engine/src/communicator/(library|mpi|nccl|start)\.rs"
+    r"|elementwise|rows)/|engine/src/(memory|device)/|engine/src/communicator/(library|mpi|nccl|start)\.rs"
     r"|engine/src/io/mmap\.rs|kernels/(examples|tests/team)/|kernels/proof/tests/guard_pages|cli/measure/src/peers/|benches/|tests/"
 )
 

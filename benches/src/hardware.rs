@@ -223,7 +223,7 @@ mod tests {
             at = 4 * at
         );
         let name = Name::new("touch", &[]);
-        Program { name, sm: Sm::Sm80, listing: text.clone(), text, registers: 8, required_sass: &[] }
+        Program { name, sm: Sm::Sm80, text, registers: 8, required_sass: &[] }
     }
 
     #[test]

@@ -17,6 +17,7 @@ fn squared_relu_backward<R: Real>(x: &[R], dy: &[R]) -> Vec<R> {
 // [end]
 
 // [2] the kernel
+use kernels::rows::Row;
 use kernels::simd::{Element, Kernel, Simd};
 
 /// One task: the same source for every instruction set and both storage types.
@@ -30,14 +31,15 @@ impl<X: Element> Kernel for Forward<'_, X> {
     // Inlined into the function that enables the instructions; without it every vector operation is a call.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (mut x, mut y) = (self.x.chunks_exact(S::LANES), self.y.chunks_exact_mut(S::LANES));
-        for (x, y) in (&mut x).zip(&mut y) {
-            let positive = simd.max(simd.zero(), X::load(simd, x));
-            X::store(simd, y, simd.mul(positive, positive));
-        }
-        // The tail: lanes beyond the end read zeros and are not written.
-        let positive = simd.max(simd.zero(), X::load_partial(simd, x.remainder()));
-        X::store_partial(simd, y.into_remainder(), simd.mul(positive, positive));
+        Row::new(simd, self.y.len()).map(
+            [self.x],
+            [self.y],
+            #[inline(always)]
+            |simd, [x]| {
+                let positive = simd.max(simd.zero(), x);
+                [simd.mul(positive, positive)]
+            },
+        );
     }
 }
 // [end]

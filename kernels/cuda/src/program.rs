@@ -111,8 +111,6 @@ pub struct Program {
     pub sm: Sm,
     /// The text for the driver, with `.loc` lines.
     pub text: String,
-    /// The text for readers, without them.
-    pub listing: String,
     /// Registers a thread may use at most; `.ci/ptx-gate.sh` holds the assembler's figure against it.
     pub registers: u32,
     /// Machine instructions that the kernel must come down to on every architecture (`HMMA`, `LDGSTS`), as the
@@ -123,8 +121,12 @@ pub struct Program {
 impl Program {
     /// The only entry of `module`, which is called `name`.
     pub fn new(name: Name, module: &ptx::Module, registers: u32) -> Self {
-        let (text, listing) = (module.text(), module.listing());
-        Self { name, sm: module.sm(), text, listing, registers, required_sass: &[] }
+        Self { name, sm: module.sm(), text: module.text(), registers, required_sass: &[] }
+    }
+
+    /// The text for readers, without `.loc` lines.
+    pub fn listing(&self) -> String {
+        ptx::without_lines(&self.text)
     }
 
     /// The program `name` for `sm`: one entry with blocks of `threads`, whose body `write` emits.

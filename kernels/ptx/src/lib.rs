@@ -148,7 +148,7 @@ pub use copy::TENSOR_MAP_BYTES;
 pub use functions::{Precision, Sigmoid};
 pub use matrix::{DescriptorSwizzle, Major, descriptor};
 pub use memory::{Address, Cache, Special};
-pub use module::{BytesParam, Entry, Module, Param, PointerParam};
+pub use module::{BytesParam, Entry, Module, Param, PointerParam, without_lines};
 pub use numbers::{Read, Storage};
 pub use philox::PhiloxKey;
 pub use sync::{Barrier, Fence};

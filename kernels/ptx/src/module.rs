@@ -116,21 +116,12 @@ impl Module {
     /// The text for the driver: each instruction carries the Rust line that wrote it (`.loc`), for profilers and for
     /// the simulator's reports.
     pub fn text(&self) -> String {
-        self.render(true)
-    }
-
-    /// The text for readers: the same instructions without `.loc`, which changes only with the code.
-    pub fn listing(&self) -> String {
-        self.render(false)
-    }
-
-    fn render(&self, with_lines: bool) -> String {
         let (mut bodies, mut files) = (String::new(), Vec::new());
         for entry in &self.entries {
-            entry.render(&mut bodies, with_lines, &mut files);
+            entry.render(&mut bodies, &mut files);
         }
         let mut text = format!(".version {}\n.target {}\n.address_size 64\n", self.version, self.sm.target());
-        for (number, file) in files.iter().enumerate() {
+        for (number, (_, file)) in files.iter().enumerate() {
             writeln!(text, ".file {} \"{file}\"", number + 1).expect("writing to a string succeeds");
         }
         if let Some(align) = self.dynamic_shared {
@@ -139,10 +130,21 @@ impl Module {
         }
         text + &bodies
     }
+
+    /// [`text`](Self::text) for readers, [`without_lines`].
+    pub fn listing(&self) -> String {
+        without_lines(&self.text())
+    }
+}
+
+/// The text of a module without the Rust lines that wrote it, `.loc` and `.file`: it changes only with the code.
+pub fn without_lines(text: &str) -> String {
+    let is_code = |line: &&str| !line.starts_with("    .loc ") && !line.starts_with(".file ");
+    text.split_inclusive('\n').filter(is_code).collect()
 }
 
 impl Entry {
-    fn render(&self, text: &mut String, with_lines: bool, files: &mut Vec<String>) {
+    fn render(&self, text: &mut String, files: &mut Vec<(&'static str, String)>) {
         let mut put = |line: std::fmt::Arguments<'_>| {
             text.write_fmt(line).and_then(|()| text.write_char('\n')).expect("writing to a string succeeds");
         };
@@ -174,11 +176,10 @@ impl Entry {
                 Line::Comment(comment) => put(format_args!("    // {comment}")),
                 Line::Label(label) => put(format_args!("{label}:")),
                 Line::Instruction { text, at } => {
-                    if with_lines && last != Some((at.file(), at.line())) {
-                        let file = within_crate(at.file());
-                        let known = files.iter().position(|f| *f == file);
+                    if last != Some((at.file(), at.line())) {
+                        let known = files.iter().position(|&(path, _)| path == at.file());
                         let number = known.unwrap_or_else(|| {
-                            files.push(file);
+                            files.push((at.file(), within_crate(at.file())));
                             files.len() - 1
                         });
                         put(format_args!("    .loc {} {} {}", number + 1, at.line(), at.column()));

@@ -2,8 +2,7 @@
 
 use super::Activation;
 use crate::pool::Cpu;
-use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
-use crate::rowwise::{Columns, sweep};
+use crate::rows::{Cached, Row, Rows, TASK, for_each_block, rows_per_task};
 use crate::{
     Element,
     simd::{Kernel, Simd, compiled_here},
@@ -106,47 +105,41 @@ impl<X: Element, F: Function> Kernel for Forward<'_, X, F> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { x, bias, pre, y, .. } = self;
-        let columns = Apply(PhantomData::<F>);
-        match (bias, pre) {
-            (None, None) => {
-                sweep(simd, x.len(), &columns, [x], [], [], [y]);
-            }
-            (None, Some(pre)) => {
-                sweep(simd, x.len(), &columns, [x], [], [], [y, pre]);
-            }
-            (Some(bias), None) => {
-                for (x, y) in x.chunks(bias.len()).zip(y.chunks_mut(bias.len())) {
-                    sweep(simd, x.len(), &columns, [x], [bias], [], [y]);
-                }
-            }
-            (Some(bias), Some(pre)) => {
-                let outputs = y.chunks_mut(bias.len()).zip(pre.chunks_mut(bias.len()));
-                for (x, (y, pre)) in x.chunks(bias.len()).zip(outputs) {
-                    sweep(simd, x.len(), &columns, [x], [bias], [], [y, pre]);
-                }
+        let Self { x, bias, mut pre, y, .. } = self;
+        let width = bias.map_or(x.len(), <[f32]>::len);
+        let row = Row::new(simd, width);
+        for (i, (x, y)) in x.chunks(width).zip(y.chunks_mut(width)).enumerate() {
+            let pre = pre.as_deref_mut().map(|pre| &mut pre[i * width..][..width]);
+            match (bias, pre) {
+                (None, None) => row.map(
+                    [x],
+                    [y],
+                    #[inline(always)]
+                    |simd, [x]| [F::ACTIVATION.apply(simd, x)],
+                ),
+                (None, Some(pre)) => row.map(
+                    [x],
+                    [y, pre],
+                    #[inline(always)]
+                    |simd, [x]| [F::ACTIVATION.apply(simd, x), x],
+                ),
+                (Some(b), None) => row.map(
+                    ([x], Cached([b])),
+                    [y],
+                    #[inline(always)]
+                    |simd, ([x], [b])| [F::ACTIVATION.apply(simd, simd.add(x, b))],
+                ),
+                (Some(b), Some(pre)) => row.map(
+                    ([x], Cached([b])),
+                    [y, pre],
+                    #[inline(always)]
+                    |simd, ([x], [b])| {
+                        let x = simd.add(x, b);
+                        [F::ACTIVATION.apply(simd, x), x]
+                    },
+                ),
             }
         }
-    }
-}
-
-/// y = act(x + b), and x + b if it is saved.
-struct Apply<F>(PhantomData<F>);
-
-impl<F: Function, const BIAS: usize, const OUTPUTS: usize> Columns<1, BIAS, 0, OUTPUTS, 0> for Apply<F> {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        bias: [S::F32; BIAS],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; OUTPUTS] {
-        let p = if BIAS == 1 { simd.add(x, bias[0]) } else { x };
-        let mut outputs = [p; OUTPUTS];
-        outputs[0] = F::ACTIVATION.apply(simd, p);
-        outputs
     }
 }
 
@@ -168,23 +161,12 @@ impl<X: Element, F: Function> Kernel for Backward<'_, X, F> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        sweep(simd, self.dx.len(), &Derivative(PhantomData::<F>), [self.pre, self.dy], [], [], [self.dx]);
-    }
-}
-
-/// dx = dy · act'(p)
-struct Derivative<F>(PhantomData<F>);
-
-impl<F: Function> Columns<2, 0, 0, 1, 0> for Derivative<F> {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [p, dy]: [S::F32; 2],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        [simd.mul(dy, F::ACTIVATION.derivative(simd, p))]
+        let row = Row::new(simd, self.dx.len());
+        row.map(
+            [self.pre, self.dy],
+            [self.dx],
+            #[inline(always)]
+            |simd, [p, dy]| [simd.mul(dy, F::ACTIVATION.derivative(simd, p))],
+        );
     }
 }

@@ -4,9 +4,8 @@ use super::IGNORED;
 use crate::extent::area;
 use crate::num::functions;
 use crate::pool::Cpu;
-use crate::rows::{Rows, for_each_block, rows_per_task};
-use crate::rowwise::{Columns, sweep};
-use crate::softmax::{Max, SumOfExp};
+use crate::rows::{Max, Row, Rows, for_each_block, rows_per_task};
+use crate::softmax::sum_of_exp;
 use crate::{
     Element,
     simd::{Kernel, Simd, compiled_here},
@@ -239,9 +238,15 @@ impl<X: Element> Kernel for Observe<'_, X> {
     fn run<S: Simd>(self, simd: S) {
         let Chunk { classes, first_class, logits, labels } = self.chunk;
         let states = self.state.chunks_mut(STATE).zip(self.predictions);
+        let row = Row::new(simd, classes);
         for ((z, &label), (state, prediction)) in logits.chunks(classes).zip(labels).zip(states) {
             let before = state[0];
-            let [greatest] = sweep(simd, classes, &Max, [z], [], [], []);
+            let [greatest] = row.fold(
+                Max,
+                [z],
+                #[inline(always)]
+                |simd, [z], [max]| *max = simd.max(z, *max),
+            );
             if greatest > before {
                 state[0] = greatest;
                 let first = z.iter().position(|z| z.to_f32() == greatest);
@@ -251,8 +256,7 @@ impl<X: Element> Kernel for Observe<'_, X> {
                 *prediction = first_class as u32;
             }
             let shrink = exp_of(simd, before - state[0]);
-            let [sum] = sweep(simd, classes, &SumOfExp(state[0]), [z], [], [], []);
-            state[1] = state[1] * shrink + sum;
+            state[1] = state[1] * shrink + sum_of_exp(row, z, state[0]);
             if let Some(place) = place(label, first_class, classes) {
                 state[2] = z[place].to_f32();
             }
@@ -283,43 +287,6 @@ fn exp_of<S: Simd>(simd: S, x: f32) -> f32 {
     simd.reduce_max(functions::exp(simd, simd.splat(x)))
 }
 
-/// Gradient of logits: p · dloss with p = exp(z - greatest) · inverse, and at the label (p - 1) · dloss.
-struct Softmax {
-    greatest: f32,
-    inverse: f32,
-    dloss: f32,
-}
-
-impl Softmax {
-    #[inline(always)]
-    fn new(norm: &[f32], dloss: f32) -> Self {
-        Self { greatest: norm[0], inverse: norm[1], dloss }
-    }
-    #[inline(always)]
-    fn of<S: Simd>(&self, simd: S, z: S::F32) -> S::F32 {
-        let e = functions::exp(simd, simd.sub(z, simd.splat(self.greatest)));
-        simd.mul(simd.mul(e, simd.splat(self.inverse)), simd.splat(self.dloss))
-    }
-    #[inline(always)]
-    fn at_label<S: Simd>(&self, simd: S, z: f32) -> f32 {
-        (exp_of(simd, z - self.greatest) * self.inverse - 1.0) * self.dloss
-    }
-}
-
-impl Columns<1, 0, 0, 1, 0> for Softmax {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [z]: [S::F32; 1],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        [self.of(simd, z)]
-    }
-}
-
 struct Differentiate<'a, X> {
     chunk: Chunk<'a, X>,
     norms: &'a [f32],
@@ -332,15 +299,26 @@ impl<X: Element> Kernel for Differentiate<'_, X> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Chunk { classes, first_class, logits, labels } = self.chunk;
+        let row = Row::new(simd, classes);
         for (i, (z, dz)) in logits.chunks(classes).zip(self.dlogits.chunks_mut(classes)).enumerate() {
             if labels[i] == IGNORED {
                 dz.fill(X::from_f32(0.0));
                 continue;
             }
-            let softmax = Softmax::new(&self.norms[NORM * i..], self.dlosses[i]);
-            sweep(simd, classes, &softmax, [z], [], [], [&mut *dz]);
+            // p · dloss with p = exp(z - greatest) · inverse, and (p - 1) · dloss at the label.
+            let (greatest, inverse, dloss) = (self.norms[NORM * i], self.norms[NORM * i + 1], self.dlosses[i]);
+            row.map(
+                [z],
+                [&mut *dz],
+                #[inline(always)]
+                |simd, [z]| {
+                    let e = functions::exp(simd, simd.sub(z, simd.splat(greatest)));
+                    [simd.mul(simd.mul(e, simd.splat(inverse)), simd.splat(dloss))]
+                },
+            );
             if let Some(place) = place(labels[i], first_class, classes) {
-                dz[place] = X::from_f32(softmax.at_label(simd, z[place].to_f32()));
+                let p = exp_of(simd, z[place].to_f32() - greatest) * inverse;
+                dz[place] = X::from_f32((p - 1.0) * dloss);
             }
         }
     }

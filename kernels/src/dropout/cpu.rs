@@ -2,8 +2,7 @@
 
 use super::{BLOCK, Dropout};
 use crate::pool::Cpu;
-use crate::rows::{Rows, for_each_block, rows_per_task};
-use crate::rowwise::{Columns, sweep};
+use crate::rows::{Cached, Row, Rows, for_each_block, rows_per_task};
 use crate::{
     Element,
     simd::{Kernel, Simd, compiled_here},
@@ -49,25 +48,14 @@ impl<X: Element> Kernel for Apply<'_, X> {
         for (row, (x, y)) in self.rows.zip(x.chunks(self.columns).zip(self.y.chunks_mut(self.columns))) {
             for (block, (x, y)) in x.chunks(BLOCK).zip(y.chunks_mut(BLOCK)).enumerate() {
                 self.dropout.block(simd, row as u64, block, &mut multipliers);
-                sweep(simd, x.len(), &Multiply, [x], [&multipliers], [], [y]);
+                let read = ([x], Cached([&multipliers[..]]));
+                Row::new(simd, x.len()).map(
+                    read,
+                    [y],
+                    #[inline(always)]
+                    |simd, ([x], [m])| [simd.mul(x, m)],
+                );
             }
         }
-    }
-}
-
-/// y = x · m
-struct Multiply;
-
-impl Columns<1, 1, 0, 1, 0> for Multiply {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        [m]: [S::F32; 1],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        [simd.mul(x, m)]
     }
 }

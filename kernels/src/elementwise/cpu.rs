@@ -3,8 +3,7 @@
 use super::{Binary, Broadcast, Unary};
 use crate::num::functions;
 use crate::pool::Cpu;
-use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
-use crate::rowwise::{Columns, sweep, sweep_in_place};
+use crate::rows::{Row, Rows, TASK, for_each_block, rows_per_task};
 use crate::{
     Element,
     simd::{Kernel, Simd, compiled_here},
@@ -69,10 +68,21 @@ impl<X: Element> Kernel for BinaryRows<'_, X> {
                 Broadcast::Scalar => (None, b[0].to_f32()),
                 Broadcast::Column => (None, b[row].to_f32()),
             };
+            let row = Row::new(simd, columns);
             match vector {
-                Some(b) => sweep(simd, columns, &WithVector(operation), [a, b], [], [], [y]),
-                None => sweep(simd, columns, &WithScalar(operation, scalar), [a], [], [], [y]),
-            };
+                Some(b) => row.map(
+                    [a, b],
+                    [y],
+                    #[inline(always)]
+                    |simd, [a, b]| [apply(simd, operation, a, b)],
+                ),
+                None => row.map(
+                    [a],
+                    [y],
+                    #[inline(always)]
+                    |simd, [a]| [apply(simd, operation, a, simd.splat(scalar))],
+                ),
+            }
         }
     }
 }
@@ -89,69 +99,6 @@ fn apply<S: Simd>(simd: S, operation: Binary, a: S::F32, b: S::F32) -> S::F32 {
     }
 }
 
-/// y = a ∘ b, b a vector.
-struct WithVector(Binary);
-
-impl Columns<2, 0, 0, 1, 0> for WithVector {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [a, b]: [S::F32; 2],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        [apply(simd, self.0, a, b)]
-    }
-}
-
-/// y = a ∘ b, b a scalar.
-#[derive(Clone, Copy)]
-struct WithScalar(Binary, f32);
-
-impl Columns<1, 0, 0, 1, 0> for WithScalar {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [a]: [S::F32; 1],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        [apply(simd, self.0, a, simd.splat(self.1))]
-    }
-}
-
-/// Pass over arrays of the same length: y from its inputs.
-struct Map<'a, X, C, const NX: usize> {
-    columns: C,
-    x: [&'a [X]; NX],
-    y: &'a mut [X],
-}
-
-impl<X: Element, C: Columns<NX, 0, 0, 1, 0>, const NX: usize> Kernel for Map<'_, X, C, NX> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        sweep(simd, self.y.len(), &self.columns, self.x, [], [], [self.y]);
-    }
-}
-
-fn map<X: Element, C: Columns<NX, 0, 0, 1, 0> + Copy + Send + Sync, const NX: usize>(
-    cpu: &Cpu,
-    columns: C,
-    x: [&[X]; NX],
-    y: &mut [X],
-) {
-    assert!(x.iter().all(|x| x.len() == y.len()), "element by element: lengths differ");
-    let isa = cpu.isa();
-    for_each_block(cpu, y.len(), TASK, Rows::new(y, 1), |range, y| {
-        isa.run(Map { columns, x: x.map(|x| &x[range.clone()]), y });
-    });
-}
-
 compiled_here! {
     /// y = f(x), both of the same length.
     ///
@@ -161,7 +108,38 @@ compiled_here! {
 }
 
 fn unary_forward_body<X: Element>(cpu: &Cpu, function: Unary, x: &[X], y: &mut [X]) {
-    map(cpu, Function(function), [x], y);
+    assert_eq!(x.len(), y.len(), "{function:?}: lengths differ");
+    let isa = cpu.isa();
+    for_each_block(cpu, y.len(), TASK, Rows::new(y, 1), |range, y| isa.run(UnaryForward { function, x: &x[range], y }));
+}
+
+struct UnaryForward<'a, X> {
+    function: Unary,
+    x: &'a [X],
+    y: &'a mut [X],
+}
+
+impl<X: Element> Kernel for UnaryForward<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { function, x, y } = self;
+        Row::new(simd, y.len()).map(
+            [x],
+            [y],
+            #[inline(always)]
+            |simd, [x]| {
+                [match function {
+                    Unary::Exp => functions::exp(simd, x),
+                    Unary::Ln => functions::ln(simd, x),
+                    Unary::Tanh => functions::tanh(simd, x),
+                    Unary::Sigmoid => functions::sigmoid(simd, x),
+                    // In this order a NaN is propagated.
+                    Unary::Relu => simd.max(simd.zero(), x),
+                }]
+            },
+        );
+    }
 }
 
 compiled_here! {
@@ -173,7 +151,41 @@ compiled_here! {
 }
 
 fn unary_backward_body<X: Element>(cpu: &Cpu, function: Unary, kept: &[X], dy: &[X], dx: &mut [X]) {
-    map(cpu, Derivative(function), [kept, dy], dx);
+    assert!(kept.len() == dx.len() && dy.len() == dx.len(), "{function:?}: lengths differ");
+    let isa = cpu.isa();
+    for_each_block(cpu, dx.len(), TASK, Rows::new(dx, 1), |range, dx| {
+        isa.run(UnaryBackward { function, kept: &kept[range.clone()], dy: &dy[range], dx });
+    });
+}
+
+struct UnaryBackward<'a, X> {
+    function: Unary,
+    kept: &'a [X],
+    dy: &'a [X],
+    dx: &'a mut [X],
+}
+
+impl<X: Element> Kernel for UnaryBackward<'_, X> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { function, kept, dy, dx } = self;
+        Row::new(simd, dx.len()).map(
+            [kept, dy],
+            [dx],
+            #[inline(always)]
+            |simd, [kept, dy]| {
+                let one = simd.splat(1.0);
+                [match function {
+                    Unary::Exp => simd.mul(dy, kept),
+                    Unary::Ln => simd.div(dy, kept),
+                    Unary::Tanh => simd.mul(dy, simd.neg_mul_add(kept, kept, one)),
+                    Unary::Sigmoid => simd.mul(dy, simd.mul(kept, simd.sub(one, kept))),
+                    Unary::Relu => simd.select(simd.lt(simd.zero(), kept), dy, simd.zero()),
+                }]
+            },
+        );
+    }
 }
 
 compiled_here! {
@@ -185,56 +197,29 @@ compiled_here! {
 }
 
 fn scale_body<X: Element>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [X]) {
-    map(cpu, WithScalar(Binary::Mul, factor), [x], y);
+    assert_eq!(x.len(), y.len(), "scale: lengths differ");
+    let isa = cpu.isa();
+    for_each_block(cpu, y.len(), TASK, Rows::new(y, 1), |range, y| isa.run(Scale { factor, x: &x[range], y }));
 }
 
-/// y = f(x)
-#[derive(Clone, Copy)]
-struct Function(Unary);
-
-impl Columns<1, 0, 0, 1, 0> for Function {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        [match self.0 {
-            Unary::Exp => functions::exp(simd, x),
-            Unary::Ln => functions::ln(simd, x),
-            Unary::Tanh => functions::tanh(simd, x),
-            Unary::Sigmoid => functions::sigmoid(simd, x),
-            // In this order a NaN is propagated.
-            Unary::Relu => simd.max(simd.zero(), x),
-        }]
-    }
+struct Scale<'a, X> {
+    factor: f32,
+    x: &'a [X],
+    y: &'a mut [X],
 }
 
-/// dx = dy · f'
-#[derive(Clone, Copy)]
-struct Derivative(Unary);
-
-impl Columns<2, 0, 0, 1, 0> for Derivative {
+impl<X: Element> Kernel for Scale<'_, X> {
+    type Output = ();
     #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [kept, dy]: [S::F32; 2],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        let one = simd.splat(1.0);
-        [match self.0 {
-            Unary::Exp => simd.mul(dy, kept),
-            Unary::Ln => simd.div(dy, kept),
-            Unary::Tanh => simd.mul(dy, simd.neg_mul_add(kept, kept, one)),
-            Unary::Sigmoid => simd.mul(dy, simd.mul(kept, simd.sub(one, kept))),
-            Unary::Relu => simd.select(simd.lt(simd.zero(), kept), dy, simd.zero()),
-        }]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { factor, x, y } = self;
+        let row = Row::new(simd, y.len());
+        row.map(
+            [x],
+            [y],
+            #[inline(always)]
+            |simd, [x]| [simd.mul(x, simd.splat(factor))],
+        );
     }
 }
 
@@ -261,25 +246,13 @@ impl<X: Element> Kernel for AddAssign<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        sweep_in_place(simd, self.y.len(), &AddTo, [self.x], [], [self.y]);
-    }
-}
-
-/// y += x
-struct AddTo;
-
-impl Columns<1, 0, 1, 0, 0> for AddTo {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        _: [S::F32; 0],
-        [y]: &mut [S::F32; 1],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 0] {
-        *y = simd.add(*y, x);
-        []
+        let row = Row::new(simd, self.y.len()).cached();
+        row.update(
+            [self.x],
+            [self.y],
+            #[inline(always)]
+            |simd, [x], [y]| *y = simd.add(*y, x),
+        );
     }
 }
 
@@ -294,43 +267,27 @@ compiled_here! {
 fn add_scaled_body<X: Element>(cpu: &Cpu, factor: f32, x: &[X], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "add_scaled: lengths differ");
     let isa = cpu.isa();
-    let columns = IntoF32 { factor, old: 1.0 };
-    for_each_block(cpu, y.len(), TASK, Rows::new(y, 1), |range, y| isa.run(Into32 { columns, x: &x[range], y }));
+    for_each_block(cpu, y.len(), TASK, Rows::new(y, 1), |range, y| isa.run(AddScaled { factor, x: &x[range], y }));
 }
 
-struct Into32<'a, X> {
-    columns: IntoF32,
+struct AddScaled<'a, X> {
+    factor: f32,
     x: &'a [X],
     y: &'a mut [f32],
 }
 
-impl<X: Element> Kernel for Into32<'_, X> {
+impl<X: Element> Kernel for AddScaled<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        sweep(simd, self.y.len(), &self.columns, [self.x], [], [self.y], []);
-    }
-}
-
-/// y = factor · x + y if `old` is 1; y = x, whatever y held, if `old` is 0 (`factor` is then 1).
-#[derive(Clone, Copy)]
-struct IntoF32 {
-    factor: f32,
-    old: f32,
-}
-
-impl Columns<1, 0, 1, 0, 0> for IntoF32 {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        _: [S::F32; 0],
-        [y]: &mut [S::F32; 1],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 0] {
-        *y = if self.old == 0.0 { x } else { simd.mul_add(simd.splat(self.factor), x, *y) };
-        []
+        let Self { factor, x, y } = self;
+        let row = Row::new(simd, y.len());
+        row.update(
+            [x],
+            [y],
+            #[inline(always)]
+            |simd, [x], [y]| *y = simd.mul_add(simd.splat(factor), x, *y),
+        );
     }
 }
 
@@ -345,41 +302,26 @@ pub fn cast<A: Element, B: Element>(cpu: &Cpu, x: &[A], y: &mut [B]) {
         let x = &x[range];
         if A::DTYPE == B::DTYPE {
             y.copy_from_slice(bytemuck::cast_slice(x));
-        } else if A::DTYPE == crate::DType::F32 {
-            isa.run(Narrow { x: bytemuck::cast_slice(x), y });
         } else {
-            let columns = IntoF32 { factor: 1.0, old: 0.0 };
-            isa.run(Into32 { columns, x, y: bytemuck::cast_slice_mut(y) });
+            isa.run(Cast { x, y });
         }
     });
 }
 
-struct Narrow<'a, Y> {
-    x: &'a [f32],
-    y: &'a mut [Y],
+struct Cast<'a, A, B> {
+    x: &'a [A],
+    y: &'a mut [B],
 }
 
-impl<Y: Element> Kernel for Narrow<'_, Y> {
+impl<A: Element, B: Element> Kernel for Cast<'_, A, B> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        sweep(simd, self.y.len(), &Pass, [], [self.x], [], [self.y]);
-    }
-}
-
-/// y = p
-struct Pass;
-
-impl Columns<0, 1, 0, 1, 0> for Pass {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        _: S,
-        _: [S::F32; 0],
-        p: [S::F32; 1],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        p
+        Row::new(simd, self.y.len()).map(
+            [self.x],
+            [self.y],
+            #[inline(always)]
+            |_, x| x,
+        );
     }
 }

@@ -3,8 +3,7 @@
 use super::Lookup;
 use crate::extent::area;
 use crate::pool::Cpu;
-use crate::rows::{Rows, for_each_block, rows_per_task};
-use crate::rowwise::{Columns, sweep};
+use crate::rows::{Cached, Row, Rows, for_each_block, rows_per_task};
 use crate::{
     Element,
     simd::{Kernel, Simd, compiled_here},
@@ -53,29 +52,20 @@ impl<X: Element, const N: usize> Kernel for Gather<'_, X, N> {
                 let id = lookup.ids[token] as usize;
                 *row = &lookup.table[id * width..(id + 1) * width];
             }
-            sweep(simd, width, &SumOfRows, [], rows, [], [&mut out[i * width..(i + 1) * width]]);
+            let out = &mut out[i * width..(i + 1) * width];
+            Row::new(simd, width).map(
+                Cached(rows),
+                [out],
+                #[inline(always)]
+                |simd, rows| {
+                    let mut sum = rows[0];
+                    for &row in &rows[1..] {
+                        sum = simd.add(sum, row);
+                    }
+                    [sum]
+                },
+            );
         }
-    }
-}
-
-/// y = Σ p
-struct SumOfRows;
-
-impl<const N: usize> Columns<0, N, 0, 1, 0> for SumOfRows {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        _: [S::F32; 0],
-        p: [S::F32; N],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        let mut sum = p[0];
-        for &p in &p[1..] {
-            sum = simd.add(sum, p);
-        }
-        [sum]
     }
 }
 
@@ -163,26 +153,15 @@ impl<X: Element> Kernel for Scatter<'_, X> {
         for (bounds, row) in offsets.windows(2).zip(dtable.chunks_mut(width)) {
             for &token in &order[bounds[0] as usize..bounds[1] as usize] {
                 let dout = &dout[token as usize * width..][..width];
-                sweep(simd, width, &AddTo, [dout], [], [&mut *row], []);
+                Row::new(simd, width).update(
+                    [dout],
+                    [&mut *row],
+                    #[inline(always)]
+                    |simd, [x], [sum]| {
+                        *sum = simd.add(*sum, x);
+                    },
+                );
             }
         }
-    }
-}
-
-/// u += x
-struct AddTo;
-
-impl Columns<1, 0, 1, 0, 0> for AddTo {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        _: [S::F32; 0],
-        [u]: &mut [S::F32; 1],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 0] {
-        *u = simd.add(*u, x);
-        []
     }
 }

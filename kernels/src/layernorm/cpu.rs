@@ -4,13 +4,12 @@ use super::Spec;
 use crate::extent::area;
 use crate::pool::Cpu;
 use crate::reduce::{add_blocks, column_sums_scratch_len, row_block};
-use crate::rows::{Rows, for_each_block, rows_per_task};
-use crate::rowwise::{Columns, rows_on, sweep_prefetching};
+use crate::rows::{Row, Rows, Sum, for_each_block, rows_per_task};
 use crate::{
     DType, Element,
     simd::{Kernel, Simd, compiled_here},
 };
-use std::{marker::PhantomData, ops::Range};
+use std::ops::Range;
 
 compiled_here! {
     /// y of x (+ residual); `sum_out` receives s if backward needs it, `stats` [T, 2] mean and rstd.
@@ -81,22 +80,45 @@ impl<X: Element> Kernel for Forward<'_, X> {
             let x = &x[of_input.clone()];
             let residual = residual.map(|r| &r[of_input]);
             let sum_out = sum_out.as_deref_mut().map(|s| &mut s[of_output.clone()]);
-            let normalize = Row { gain, bias, eps, y: &mut y[of_output] };
+            let normalize = Normalize { gain, bias, eps, y: &mut y[of_output] };
             let stats = &mut stats[2 * i..2 * i + 2];
+            let row = Row::new(simd, columns);
             match (residual, sum_out) {
                 (Some(r), Some(s)) => {
-                    let written = [rows_on(1, s), rows_on(1, normalize.y)];
-                    let [sum] = sweep_prefetching(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], [&mut *s]);
+                    let row = row.fetching(1, [&*s, &*normalize.y]);
+                    let [sum] = row.map_fold(
+                        Sum,
+                        [x, r],
+                        [&mut *s],
+                        #[inline(always)]
+                        |simd, parts, [sum]| {
+                            let s = stored_sum::<X, _, 2>(simd, parts);
+                            *sum = simd.add(*sum, s);
+                            [s]
+                        },
+                    );
                     normalize.finish(simd, [&*s], sum, stats, [x, r]);
                 }
                 (Some(r), None) => {
-                    let written = [rows_on(1, normalize.y)];
-                    let [sum] = sweep_prefetching(simd, columns, &Sum::<X>::NEW, written, [x, r], [], [], []);
+                    let row = row.fetching(1, [&*normalize.y]);
+                    let [sum] = row.fold(
+                        Sum,
+                        [x, r],
+                        #[inline(always)]
+                        |simd, parts, [sum]| {
+                            *sum = simd.add(*sum, stored_sum::<X, _, 2>(simd, parts));
+                        },
+                    );
                     normalize.finish(simd, [x, r], sum, stats, [x, r]);
                 }
                 (None, s) => {
-                    let written = [rows_on(1, normalize.y)];
-                    let [sum] = sweep_prefetching(simd, columns, &Sum::<X>::NEW, written, [x], [], [], []);
+                    let row = row.fetching(1, [&*normalize.y]);
+                    let [sum] = row.fold(
+                        Sum,
+                        [x],
+                        #[inline(always)]
+                        |simd, [x], [sum]| *sum = simd.add(*sum, x),
+                    );
                     normalize.finish(simd, [x], sum, stats, [x]);
                     if let Some(s) = s {
                         s.copy_from_slice(x);
@@ -108,14 +130,14 @@ impl<X: Element> Kernel for Forward<'_, X> {
 }
 
 /// Parameters of passes 2 and 3 over a row.
-struct Row<'a, X> {
+struct Normalize<'a, X> {
     gain: &'a [f32],
     bias: &'a [f32],
     eps: f32,
     y: &'a mut [X],
 }
 
-impl<X: Element> Row<'_, X> {
+impl<X: Element> Normalize<'_, X> {
     /// Passes 2 and 3 over s, the sum of `parts`; pass 2 prefetches later rows of `read`, the inputs of pass 1.
     #[inline(always)]
     fn finish<S: Simd, const PARTS: usize, const READ: usize>(
@@ -126,13 +148,30 @@ impl<X: Element> Row<'_, X> {
         stats: &mut [f32],
         read: [&[X]; READ],
     ) {
-        let columns = self.y.len();
-        let mean = sum / columns as f32;
-        let (squared, read) = (SquaredDeviations::<X>(mean, PhantomData), read.map(|row| rows_on(2, row)));
-        let [squares] = sweep_prefetching(simd, columns, &squared, read, parts, [], [], []);
-        let rstd = 1.0 / (squares / columns as f32 + self.eps).sqrt();
-        let normalize = Normalize::<X> { mean, rstd, storage: PhantomData };
-        sweep_prefetching(simd, columns, &normalize, [], parts, [self.gain, self.bias], [], [self.y]);
+        let Self { gain, bias, eps, y } = self;
+        let row = Row::new(simd, y.len());
+        let mean = sum / y.len() as f32;
+        let [squares] = row.fetching(2, read).fold(
+            Sum,
+            parts,
+            #[inline(always)]
+            |simd, parts, [squares]| {
+                let deviation = simd.sub(stored_sum::<X, _, PARTS>(simd, parts), simd.splat(mean));
+                *squares = simd.mul_add(deviation, deviation, *squares);
+            },
+        );
+        let rstd = 1.0 / (squares / y.len() as f32 + eps).sqrt();
+        // y = (s - mean) · rstd · γ + β
+        row.cached().map(
+            (parts, [gain, bias]),
+            [y],
+            #[inline(always)]
+            |simd, (parts, [gain, bias])| {
+                let s = stored_sum::<X, _, PARTS>(simd, parts);
+                let x = simd.mul(simd.sub(s, simd.splat(mean)), simd.splat(rstd));
+                [simd.mul_add(x, gain, bias)]
+            },
+        );
         stats.copy_from_slice(&[mean, rstd]);
     }
 }
@@ -147,71 +186,6 @@ fn stored_sum<X: Element, S: Simd, const PARTS: usize>(simd: S, parts: [S::F32; 
     match X::DTYPE {
         DType::F32 => sum,
         DType::Bf16 => simd.round_bf16(sum),
-    }
-}
-
-/// Σ s, and s if it is saved.
-struct Sum<X>(PhantomData<X>);
-
-impl<X> Sum<X> {
-    const NEW: Self = Self(PhantomData);
-}
-
-impl<X: Element, const PARTS: usize, const KEPT: usize> Columns<PARTS, 0, 0, KEPT, 1> for Sum<X> {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        parts: [S::F32; PARTS],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        sums: &mut [S::F32; 1],
-    ) -> [S::F32; KEPT] {
-        let s = stored_sum::<X, S, PARTS>(simd, parts);
-        sums[0] = simd.add(sums[0], s);
-        [s; KEPT]
-    }
-}
-
-/// Σ (s - mean)²
-struct SquaredDeviations<X>(f32, PhantomData<X>);
-
-impl<X: Element, const PARTS: usize> Columns<PARTS, 0, 0, 0, 1> for SquaredDeviations<X> {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        parts: [S::F32; PARTS],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        sums: &mut [S::F32; 1],
-    ) -> [S::F32; 0] {
-        let deviation = simd.sub(stored_sum::<X, S, PARTS>(simd, parts), simd.splat(self.0));
-        sums[0] = simd.mul_add(deviation, deviation, sums[0]);
-        []
-    }
-}
-
-/// y = (s - mean) · rstd · γ + β
-struct Normalize<X> {
-    mean: f32,
-    rstd: f32,
-    storage: PhantomData<X>,
-}
-
-impl<X: Element, const PARTS: usize> Columns<PARTS, 2, 0, 1, 0> for Normalize<X> {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        parts: [S::F32; PARTS],
-        [gain, bias]: [S::F32; 2],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        let s = stored_sum::<X, S, PARTS>(simd, parts);
-        let x = simd.mul(simd.sub(s, simd.splat(self.mean)), simd.splat(self.rstd));
-        [simd.mul_add(x, gain, bias)]
     }
 }
 
@@ -299,63 +273,35 @@ impl<X: Element> Kernel for Backward<'_, X> {
         let rows = s.chunks(columns).zip(dy.chunks(columns)).zip(ds.chunks_mut(columns)).zip(stats.chunks(2));
         for (((s, dy), ds), stats) in rows {
             let (mean, rstd) = (stats[0], stats[1]);
-            let sums = Sums { mean, rstd };
-            let (written, update) = ([rows_on(1, ds)], [&mut *dgain, &mut *dbias]);
-            let [g, gx] = sweep_prefetching(simd, columns, &sums, written, [s, dy], [gain], update, []);
-            let input = InputGradient { mean, rstd, mean_g: g / columns as f32, mean_gx: gx / columns as f32 };
-            let read = [s, dy].map(|row| rows_on(2, row));
-            sweep_prefetching(simd, columns, &input, read, [s, dy], [gain], [], [ds]);
+            let row = Row::new(simd, columns);
+            // Σ g and Σ g·x̂ of the row; dγ += dy·x̂, dβ += dy.
+            let sums = row.fetching(1, [&*ds]).update_fold(
+                Sum,
+                ([s, dy], [gain]),
+                [&mut *dgain, &mut *dbias],
+                #[inline(always)]
+                |simd, ([s, dy], [gain]), [dgain, dbias], [sum_g, sum_gx]| {
+                    let x = simd.mul(simd.sub(s, simd.splat(mean)), simd.splat(rstd));
+                    let g = simd.mul(dy, gain);
+                    *dgain = simd.mul_add(dy, x, *dgain);
+                    *dbias = simd.add(*dbias, dy);
+                    *sum_g = simd.add(*sum_g, g);
+                    *sum_gx = simd.mul_add(g, x, *sum_gx);
+                },
+            );
+            // ds = rstd · (g - mean g - x̂ · mean (g·x̂))
+            let (mean_g, mean_gx) = (sums[0] / columns as f32, sums[1] / columns as f32);
+            row.fetching(2, [s, dy]).map(
+                ([s, dy], [gain]),
+                [ds],
+                #[inline(always)]
+                |simd, ([s, dy], [gain])| {
+                    let rstd = simd.splat(rstd);
+                    let x = simd.mul(simd.sub(s, simd.splat(mean)), rstd);
+                    let g = simd.sub(simd.mul(dy, gain), simd.splat(mean_g));
+                    [simd.mul(rstd, simd.neg_mul_add(x, simd.splat(mean_gx), g))]
+                },
+            );
         }
-    }
-}
-
-/// Σ g and Σ g·x̂ of the row; dγ += dy·x̂, dβ += dy.
-struct Sums {
-    mean: f32,
-    rstd: f32,
-}
-
-impl Columns<2, 1, 2, 0, 2> for Sums {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [s, dy]: [S::F32; 2],
-        [gain]: [S::F32; 1],
-        [dgain, dbias]: &mut [S::F32; 2],
-        [sum_g, sum_gx]: &mut [S::F32; 2],
-    ) -> [S::F32; 0] {
-        let x = simd.mul(simd.sub(s, simd.splat(self.mean)), simd.splat(self.rstd));
-        let g = simd.mul(dy, gain);
-        *dgain = simd.mul_add(dy, x, *dgain);
-        *dbias = simd.add(*dbias, dy);
-        *sum_g = simd.add(*sum_g, g);
-        *sum_gx = simd.mul_add(g, x, *sum_gx);
-        []
-    }
-}
-
-/// ds = rstd · (g - mean g - x̂ · mean (g·x̂))
-struct InputGradient {
-    mean: f32,
-    rstd: f32,
-    mean_g: f32,
-    mean_gx: f32,
-}
-
-impl Columns<2, 1, 0, 1, 0> for InputGradient {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [s, dy]: [S::F32; 2],
-        [gain]: [S::F32; 1],
-        _: &mut [S::F32; 0],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 1] {
-        let rstd = simd.splat(self.rstd);
-        let x = simd.mul(simd.sub(s, simd.splat(self.mean)), rstd);
-        let g = simd.sub(simd.mul(dy, gain), simd.splat(self.mean_g));
-        [simd.mul(rstd, simd.neg_mul_add(x, simd.splat(self.mean_gx), g))]
     }
 }

@@ -3,8 +3,7 @@
 
 use super::{AdamConfig, Segment, Step, corrections};
 use crate::pool::Cpu;
-use crate::rows::{RowOutputs, Rows};
-use crate::rowwise::{Columns, sweep};
+use crate::rows::{Row, RowOutputs, Rows, Sum};
 use crate::simd::{Kernel, Simd};
 use std::ops::Range;
 
@@ -102,8 +101,8 @@ pub fn lamb(
         // SAFETY: as above.
         let params = unsafe { params.part(range.clone()) };
         let size = step.learning_rate * ratios[i] as f32;
-        let columns = ApplyUpdate { direction: direction.of(&segments[i]), size };
-        isa.run(Apply { columns, params, m: &m[range.clone()], v: &v[range] });
+        let direction = direction.of(&segments[i]);
+        isa.run(Apply { direction, size, params, m: &m[range.clone()], v: &v[range] });
     });
 }
 
@@ -129,8 +128,8 @@ pub fn adamw(
         let (i, range) = block(segments, number);
         // SAFETY: different blocks do not overlap, because segments do not (`check`); each block runs once.
         let (params, m, v) = unsafe { outputs.part(range.clone()) };
-        let columns = FusedStep { direction: direction.of(&segments[i]), size: step.learning_rate };
-        isa.run(Fused { columns, params, grads: &grads[range], m, v });
+        let direction = direction.of(&segments[i]);
+        isa.run(Fused { direction, size: step.learning_rate, params, grads: &grads[range], m, v });
     });
 }
 
@@ -201,37 +200,32 @@ impl Kernel for Moments<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        self.norms.fill(0.0);
-        let inputs = self.params.chunks(F32_RUN).zip(self.grads.chunks(F32_RUN));
-        for ((w, g), (m, v)) in inputs.zip(self.m.chunks_mut(F32_RUN).zip(self.v.chunks_mut(F32_RUN))) {
-            let squares = sweep::<S, f32, _, 0, 2, 2, 0, 2>(simd, w.len(), &self.direction, [], [w, g], [m, v], []);
-            self.norms.iter_mut().zip(squares).for_each(|(norm, square)| *norm += f64::from(square));
+        let Self { direction, params, grads, m, v, norms } = self;
+        norms.fill(0.0);
+        let inputs = params.chunks(F32_RUN).zip(grads.chunks(F32_RUN));
+        for ((w, g), (m, v)) in inputs.zip(m.chunks_mut(F32_RUN).zip(v.chunks_mut(F32_RUN))) {
+            let row = Row::new(simd, w.len()).cached();
+            let squares: [f32; 2] = row.update_fold(
+                Sum,
+                [w, g],
+                [m, v],
+                #[inline(always)]
+                |simd, [w, g], [m, v], [ww, uu]| {
+                    (*m, *v) = direction.moments(simd, g, *m, *v);
+                    let u = direction.update(simd, w, *m, *v);
+                    *ww = simd.mul_add(w, w, *ww);
+                    *uu = simd.mul_add(u, u, *uu);
+                },
+            );
+            norms.iter_mut().zip(squares).for_each(|(norm, square)| *norm += f64::from(square));
         }
     }
 }
 
-/// m, v; Σ w², Σ u²
-impl Columns<0, 2, 2, 0, 2> for Direction {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        _: [S::F32; 0],
-        [w, g]: [S::F32; 2],
-        [m, v]: &mut [S::F32; 2],
-        [w_squares, u_squares]: &mut [S::F32; 2],
-    ) -> [S::F32; 0] {
-        (*m, *v) = self.moments(simd, g, *m, *v);
-        let u = self.update(simd, w, *m, *v);
-        *w_squares = simd.mul_add(w, w, *w_squares);
-        *u_squares = simd.mul_add(u, u, *u_squares);
-        []
-    }
-}
-
-/// Second pass of LAMB over a block.
+/// Second pass of LAMB over a block: w -= size · u
 struct Apply<'a> {
-    columns: ApplyUpdate,
+    direction: Direction,
+    size: f32,
     params: &'a mut [f32],
     m: &'a [f32],
     v: &'a [f32],
@@ -241,35 +235,23 @@ impl Kernel for Apply<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (m, v) = (self.m, self.v);
-        sweep::<S, f32, _, 0, 2, 1, 0, 0>(simd, m.len(), &self.columns, [], [m, v], [self.params], []);
-    }
-}
-
-/// w -= size · u
-struct ApplyUpdate {
-    direction: Direction,
-    size: f32,
-}
-
-impl Columns<0, 2, 1, 0, 0> for ApplyUpdate {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        _: [S::F32; 0],
-        [m, v]: [S::F32; 2],
-        [w]: &mut [S::F32; 1],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 0] {
-        *w = simd.neg_mul_add(simd.splat(self.size), self.direction.update(simd, *w, m, v), *w);
-        []
+        let Self { direction, size, params, m, v } = self;
+        let row = Row::new(simd, m.len()).cached();
+        row.update(
+            [m, v],
+            [params],
+            #[inline(always)]
+            |simd, [m, v], [w]| {
+                *w = simd.neg_mul_add(simd.splat(size), direction.update(simd, *w, m, v), *w);
+            },
+        );
     }
 }
 
 /// AdamW over a block.
 struct Fused<'a> {
-    columns: FusedStep,
+    direction: Direction,
+    size: f32,
     params: &'a mut [f32],
     grads: &'a [f32],
     m: &'a mut [f32],
@@ -280,29 +262,16 @@ impl Kernel for Fused<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let updated = [self.params, self.m, self.v];
-        sweep::<S, f32, _, 0, 1, 3, 0, 0>(simd, self.grads.len(), &self.columns, [], [self.grads], updated, []);
-    }
-}
-
-/// m, v, and w -= size · u
-struct FusedStep {
-    direction: Direction,
-    size: f32,
-}
-
-impl Columns<0, 1, 3, 0, 0> for FusedStep {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        _: [S::F32; 0],
-        [g]: [S::F32; 1],
-        [w, m, v]: &mut [S::F32; 3],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 0] {
-        (*m, *v) = self.direction.moments(simd, g, *m, *v);
-        *w = simd.neg_mul_add(simd.splat(self.size), self.direction.update(simd, *w, *m, *v), *w);
-        []
+        let Self { direction, size, params, grads, m, v } = self;
+        let row = Row::new(simd, grads.len()).cached();
+        row.update(
+            [grads],
+            [params, m, v],
+            #[inline(always)]
+            |simd, [g], [w, m, v]| {
+                (*m, *v) = direction.moments(simd, g, *m, *v);
+                *w = simd.neg_mul_add(simd.splat(size), direction.update(simd, *w, *m, *v), *w);
+            },
+        );
     }
 }

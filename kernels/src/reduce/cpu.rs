@@ -2,8 +2,7 @@
 
 use crate::extent::area;
 use crate::pool::Cpu;
-use crate::rows::{Rows, TASK, for_each_block, rows_per_task};
-use crate::rowwise::{Columns, sweep};
+use crate::rows::{Max, Row, Rows, Sum, TASK, for_each_block, rows_per_task};
 use crate::{
     Element,
     simd::{Kernel, Simd, compiled_here},
@@ -25,7 +24,7 @@ compiled_here! {
 
 fn sum_body<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
     let isa = cpu.isa();
-    reduce(cpu, x, |x| isa.run(Total { x, columns: Sum }), |a, b| a + b, 0.0)
+    reduce(cpu, x, |x| isa.run(Total { x, squares: false }), |a, b| a + b, 0.0)
 }
 
 compiled_here! {
@@ -35,7 +34,7 @@ compiled_here! {
 
 fn sum_of_squares_body<X: Element>(cpu: &Cpu, x: &[X]) -> f64 {
     let isa = cpu.isa();
-    reduce(cpu, x, |x| isa.run(Total { x, columns: SumOfSquares }), |a, b| a + b, 0.0)
+    reduce(cpu, x, |x| isa.run(Total { x, squares: true }), |a, b| a + b, 0.0)
 }
 
 compiled_here! {
@@ -66,59 +65,48 @@ fn reduce<X: Element>(
     results[..blocks].iter().fold(identity, |a, &b| fold(a, b))
 }
 
-/// Sum in runs of f32.
-struct Total<'a, X, C> {
+/// Sum of elements or of their squares, in runs of f32.
+struct Total<'a, X> {
     x: &'a [X],
-    columns: C,
+    squares: bool,
 }
 
-impl<X: Element, C: Columns<1, 0, 0, 0, 1>> Kernel for Total<'_, X, C> {
+impl<X: Element> Kernel for Total<'_, X> {
     type Output = f64;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> f64 {
         let mut total = 0.0;
         for run in self.x.chunks(F32_RUN) {
-            let [sum] = sweep(simd, run.len(), &self.columns, [run], [], [], []);
-            total += f64::from(sum);
+            total += f64::from(if self.squares { sum_of_squares_of(simd, run) } else { sum_of(simd, run) });
         }
         total
     }
 }
 
 /// Σ x
-struct Sum;
-
-impl Columns<1, 0, 0, 0, 1> for Sum {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        sums: &mut [S::F32; 1],
-    ) -> [S::F32; 0] {
-        sums[0] = simd.add(sums[0], x);
-        []
-    }
+#[inline(always)]
+fn sum_of<S: Simd, X: Element>(simd: S, x: &[X]) -> f32 {
+    let row = Row::new(simd, x.len());
+    let [sum] = row.fold(
+        Sum,
+        [x],
+        #[inline(always)]
+        |simd, [x], [sum]| *sum = simd.add(*sum, x),
+    );
+    sum
 }
 
 /// Σ x²
-struct SumOfSquares;
-
-impl Columns<1, 0, 0, 0, 1> for SumOfSquares {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        sums: &mut [S::F32; 1],
-    ) -> [S::F32; 0] {
-        sums[0] = simd.mul_add(x, x, sums[0]);
-        []
-    }
+#[inline(always)]
+fn sum_of_squares_of<S: Simd, X: Element>(simd: S, x: &[X]) -> f32 {
+    let row = Row::new(simd, x.len());
+    let [sum] = row.fold(
+        Sum,
+        [x],
+        #[inline(always)]
+        |simd, [x], [sum]| *sum = simd.mul_add(x, x, *sum),
+    );
+    sum
 }
 
 struct Greatest<'a, X> {
@@ -129,39 +117,21 @@ impl<X: Element> Kernel for Greatest<'_, X> {
     type Output = f64;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> f64 {
-        let [greatest, nans] = sweep(simd, self.x.len(), &Max, [self.x], [], [], []);
+        let row = Row::new(simd, self.x.len());
+        // Also 1 if there is a NaN, which `max` alone may lose.
+        let [greatest, nans] = row.fold(
+            Max,
+            [self.x],
+            #[inline(always)]
+            |simd, [x], [greatest, nans]| {
+                // Every value except NaN is below infinity or above zero.
+                let above = simd.select(simd.lt(simd.zero(), x), simd.zero(), simd.splat(1.0));
+                let nan = simd.select(simd.lt(x, simd.splat(f32::INFINITY)), simd.zero(), above);
+                *greatest = simd.max(x, *greatest);
+                *nans = simd.max(nan, *nans);
+            },
+        );
         f64::from(if nans > 0.0 { f32::NAN } else { greatest })
-    }
-}
-
-/// Maximum of x, and 1 if there is a NaN (which `max` alone may lose).
-struct Max;
-
-impl Columns<1, 0, 0, 0, 2> for Max {
-    const IDENTITY: f32 = f32::NEG_INFINITY;
-    #[inline(always)]
-    fn combine<S: Simd>(simd: S, a: S::F32, b: S::F32) -> S::F32 {
-        simd.max(a, b)
-    }
-    #[inline(always)]
-    fn fold<S: Simd>(simd: S, a: S::F32) -> f32 {
-        simd.reduce_max(a)
-    }
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        [x]: [S::F32; 1],
-        _: [S::F32; 0],
-        _: &mut [S::F32; 0],
-        sums: &mut [S::F32; 2],
-    ) -> [S::F32; 0] {
-        // Every value except NaN is below infinity or above zero.
-        let above = simd.select(simd.lt(simd.zero(), x), simd.zero(), simd.splat(1.0));
-        let nan = simd.select(simd.lt(x, simd.splat(f32::INFINITY)), simd.zero(), above);
-        sums[0] = simd.max(x, sums[0]);
-        sums[1] = simd.max(nan, sums[1]);
-        []
     }
 }
 
@@ -200,7 +170,7 @@ impl<X: Element> Kernel for RowSums<'_, X> {
     fn run<S: Simd>(self, simd: S) {
         for (i, out) in self.out.iter_mut().enumerate() {
             let row = &self.x[i * self.columns..][..self.columns];
-            [*out] = sweep(simd, row.len(), &Sum, [row], [], [], []);
+            *out = sum_of(simd, row);
         }
     }
 }
@@ -267,34 +237,29 @@ impl<X: Element> Kernel for PartialSums<'_, X> {
         for four in &mut fours {
             let row = |i: usize| &four[i * columns..][..columns];
             let rows = [row(0), row(1), row(2), row(3)];
-            sweep(simd, columns, &AddRows, rows, [], [&mut *partial], []);
+            add_rows(simd, rows, partial);
         }
         for row in fours.remainder().chunks(columns) {
-            sweep(simd, columns, &AddRows, [row], [], [&mut *partial], []);
+            add_rows(simd, [row], partial);
         }
     }
 }
 
-/// u += Σ x
-struct AddRows;
-
-impl<const ROWS: usize> Columns<ROWS, 0, 1, 0, 0> for AddRows {
-    #[inline(always)]
-    fn step<S: Simd>(
-        &self,
-        simd: S,
-        x: [S::F32; ROWS],
-        _: [S::F32; 0],
-        u: &mut [S::F32; 1],
-        _: &mut [S::F32; 0],
-    ) -> [S::F32; 0] {
-        let mut sum = x[0];
-        for &x in &x[1..] {
-            sum = simd.add(sum, x);
-        }
-        u[0] = simd.add(u[0], sum);
-        []
-    }
+/// sums += Σ rows
+#[inline(always)]
+fn add_rows<S: Simd, X: Element, const N: usize>(simd: S, rows: [&[X]; N], sums: &mut [f32]) {
+    Row::new(simd, sums.len()).update(
+        rows,
+        [sums],
+        #[inline(always)]
+        |simd, rows, [sums]| {
+            let mut sum = rows[0];
+            for &row in &rows[1..] {
+                sum = simd.add(sum, row);
+            }
+            *sums = simd.add(*sums, sum);
+        },
+    );
 }
 
 /// Adds Σ_block partial\[block, c\] to out\[c\], blocks added pairwise as a tree.

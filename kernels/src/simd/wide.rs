@@ -13,7 +13,7 @@ pub(crate) const WIDTH: usize = 4;
 /// Token of vectors with four times the lanes of S. Only for loops over columns: `vectorize` must have been entered with S;
 /// partial vectors and transposes are not supported.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wide<S>(pub(crate) S);
+pub struct Wide<S>(pub(crate) S);
 
 /// The array of an expression for $i = 0, 1, 2 and 3. Not a closure, which may stay a call.
 macro_rules! four {
@@ -81,10 +81,8 @@ unsafe impl<S: Simd> Simd for Wide<S> {
     }
     #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, x: Self::F32) {
-        for (i, &x) in x.iter().enumerate() {
-            // SAFETY: the caller guarantees four vectors.
-            unsafe { self.0.store_ptr(p.add(i * S::LANES), x) };
-        }
+        // SAFETY: the caller guarantees four vectors. (A loop has LLVM compute them one after another.)
+        four!(I => unsafe { self.0.store_ptr(p.add(I * S::LANES), x[I]) });
     }
     unsafe fn load_ptr_partial(self, _: *const f32, _: usize) -> Self::F32 {
         unreachable!("wide vectors are whole")
@@ -99,10 +97,8 @@ unsafe impl<S: Simd> Simd for Wide<S> {
     }
     #[inline(always)]
     unsafe fn store_bf16_ptr(self, p: *mut bf16, x: Self::F32) {
-        for (i, &x) in x.iter().enumerate() {
-            // SAFETY: the caller guarantees four vectors.
-            unsafe { self.0.store_bf16_ptr(p.add(i * S::LANES), x) };
-        }
+        // SAFETY: the caller guarantees four vectors.
+        four!(I => unsafe { self.0.store_bf16_ptr(p.add(I * S::LANES), x[I]) });
     }
     each! {
         add(a: F32, b: F32) -> F32;

@@ -14,5 +14,5 @@
 
 mod cpu;
 
-pub(crate) use cpu::{Max, SumOfExp};
+pub(crate) use cpu::sum_of_exp;
 pub use cpu::{backward, forward};

@@ -43,7 +43,9 @@ fn floats(path: &Path) -> Vec<f32> {
 fn every_kernel_of_the_list_has_a_text() {
     let list = finish(&mut albert(&["kernels", "list", "--arch", "sm_80"])).succeeds();
     let names: Vec<&str> = list.stdout.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
-    assert!(names.len() >= 20, "{}", list.stdout);
+    assert!(names.len() >= 20 && !list.stdout.contains("FLOPs"), "{}", list.stdout);
+    let one = finish(&mut albert(&["kernels", "list", "--arch", "sm_80", names[0]])).succeeds();
+    assert!(one.stdout.contains("FLOPs") && one.stdout.contains(names[0]), "{}", one.stdout);
     for name in [names[0], names[names.len() - 1]] {
         let text = finish(&mut albert(&["kernels", "ptx", name, "--arch", "sm_80"])).succeeds().stdout;
         assert!(text.starts_with(".version") && text.contains(".target sm_80"), "{name}: {text}");

@@ -1,7 +1,7 @@
-//! `albert kernels list`: registers, spills, FLOPs, bytes and architectures of every CUDA kernel.
+//! `albert kernels list`: registers and architectures of every CUDA kernel; spills, and an example of those that are named.
 //!
 //! The example is the smallest case that launches the kernel. The simulator counts its FLOPs and the bytes of global memory
-//! that are read or written, each once.
+//! that are read or written, each once: half a minute for all kernels.
 
 use super::{architecture, programs};
 use crate::{
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// Only kernels for sm_80 or sm_90a
     #[arg(long)]
     arch: Option<String>,
-    /// Only kernels whose name contains this text
+    /// Only kernels whose name contains this text, with sizes, FLOPs and bytes of an example on the simulated GPU
     filter: Option<String>,
     /// Assemble each kernel with this ptxas and print its registers and spills
     #[arg(long)]
@@ -48,26 +48,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("no kernel matches; `albert kernels list` without a filter prints all");
     }
     let assembler = arguments.ptxas.as_deref().map(Assembler::new).transpose()?;
-    let examples = examples(&programs)?;
-    let mut rows =
-        vec![["kernel", "registers", "spilled", "example", "FLOPs", "bytes", "architectures"].map(str::to_owned)];
+    let examples = arguments.filter.is_some().then(|| examples(&programs)).transpose()?;
+    let mut headings = vec!["kernel", "architectures", "registers"];
+    headings.extend(assembler.is_some().then_some("spilled"));
+    headings.extend(examples.iter().flat_map(|_| ["example", "FLOPs", "bytes"]));
+    let mut rows: Vec<Vec<String>> = vec![headings.into_iter().map(str::to_owned).collect()];
     let mut progress = Progress::idle();
     if assembler.is_some() {
         progress = Progress::new("kernel", 0, programs.len() as u64);
     }
     for (done, program) in programs.iter().enumerate() {
-        let (registers, spilled) = match &assembler {
-            None => (format!("<= {}", program.registers), "-".to_owned()),
+        let mut row = vec![program.name.to_string(), program.sm.runs_on().join(" ")];
+        match &assembler {
+            None => row.push(format!("<= {}", program.registers)),
             Some(assembler) => {
                 progress.step(done as u64, program.name.as_str());
                 let Assembled { registers, spilled_bytes } = assembler.assemble(program)?;
-                (format!("{registers}/{}", program.registers), spilled_bytes.to_string())
+                row.extend([format!("{registers}/{}", program.registers), spilled_bytes.to_string()]);
             }
-        };
-        let [shape, flops, bytes] =
-            examples.get(&program.name).with_context(|| format!("{} is launched by no case", program.name))?.clone();
-        let architectures = program.sm.runs_on().join(" ");
-        rows.push([program.name.to_string(), registers, spilled, shape, flops, bytes, architectures]);
+        }
+        if let Some(examples) = &examples {
+            let example = examples.get(&program.name);
+            row.extend(example.with_context(|| format!("{} is launched by no case", program.name))?.clone());
+        }
+        rows.push(row);
     }
     progress.finish();
     print(&mut results(), &rows)?;
@@ -76,14 +80,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Prints a table; text is aligned left, numbers right.
-fn print(out: &mut impl Write, rows: &[[String; 7]]) -> Result<()> {
+fn print(out: &mut impl Write, rows: &[Vec<String>]) -> Result<()> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let [name, registers, spilled, example, flops, bytes] = [0, 1, 2, 3, 4, 5].map(width);
-    for [a, b, c, d, e, f, architectures] in rows {
-        writeln!(
-            out,
-            "{a:<name$}  {b:>registers$}  {c:>spilled$}  {d:<example$}  {e:>flops$}  {f:>bytes$}  {architectures}"
-        )?;
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    for row in rows {
+        let cells = rows[0].iter().zip(row).zip(&widths).map(|((heading, cell), &width)| match heading.as_str() {
+            "kernel" | "architectures" | "example" => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
 }
@@ -163,17 +168,19 @@ mod tests {
     #[test]
     fn columns_begin_at_the_same_place_in_every_row() {
         let row = |name: &str, example: &str, flops: &str| {
-            [name, "<= 32", "-", example, flops, "96", "sm_80 sm_90a"].map(str::to_owned)
+            [name, "sm_80 sm_90a", "<= 32", example, flops, "96"].map(str::to_owned).to_vec()
         };
         let rows = [
-            row("kernel", "example", "FLOPs"),
+            ["kernel", "architectures", "registers", "example", "FLOPs", "bytes"].map(str::to_owned).to_vec(),
             row(&"k".repeat(80), &"T=3 ".repeat(12), "0"),
             row("b", "", "12345678901234"),
         ];
         let mut text = Vec::new();
         print(&mut text, &rows).unwrap();
         let text = String::from_utf8(text).unwrap();
-        let begins: Vec<_> = text.lines().map(|line| (line.find("<= 32"), line.find("sm_80"))).collect();
-        assert_eq!(begins, vec![begins[0]; 3], "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        let begins: Vec<_> = lines[1..].iter().map(|line| (line.find("sm_80"), line.find("<= 32"))).collect();
+        assert_eq!(begins, [(Some(82), Some(101)); 2], "{text}");
+        assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{text}");
     }
 }

@@ -13,11 +13,11 @@ use clap::{Args, Subcommand};
 use kernels_cuda::program::Program;
 use kernels_proof::OPERATIONS;
 use ptx::Sm;
-use std::{io::Write, process::ExitCode};
+use std::{io::Write, process::ExitCode, thread};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the CUDA kernels: architectures, registers, spills (with ptxas), FLOPs and bytes
+    /// List the CUDA kernels; for a part of a name also the FLOPs and bytes of an example
     List(list::Arguments),
     /// Print the PTX of a kernel
     Ptx(PtxArguments),
@@ -50,8 +50,12 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
 
 /// All programs for one architecture, or for all.
 fn programs(only: Option<Sm>) -> Vec<Program> {
-    let of = |sm: Sm| OPERATIONS.iter().flat_map(move |operation| (operation.ptx)(sm));
-    Sm::ALL.into_iter().filter(|sm| only.is_none_or(|only| only == *sm)).flat_map(of).collect()
+    let of = |sm: Sm| OPERATIONS.iter().flat_map(move |operation| (operation.ptx)(sm)).collect();
+    thread::scope(|scope| {
+        let wanted = Sm::ALL.into_iter().filter(|sm| only.is_none_or(|only| only == *sm));
+        let running: Vec<_> = wanted.map(|sm| scope.spawn(move || -> Vec<Program> { of(sm) })).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("every kernel can be emitted")).collect()
+    })
 }
 
 fn architecture(name: &str) -> Result<Sm> {
@@ -81,6 +85,7 @@ fn ptx(arguments: &PtxArguments) -> Result<ExitCode> {
             )
         }
     };
-    write!(results(), "{}", if arguments.lines { &program.text } else { &program.listing })?;
+    let text = if arguments.lines { program.text.clone() } else { program.listing() };
+    write!(results(), "{text}")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -44,15 +44,15 @@ fn write(directory: &std::path::Path, words: &[String]) -> Result<usize, String>
     let mut count = 0;
     for (operation, sm) in OPERATIONS.iter().flat_map(|operation| [(operation, Sm::Sm80), (operation, Sm::Sm90a)]) {
         let programs = (operation.ptx)(sm);
-        let multiplies = |program: &&Program| sm == Sm::Sm80 || program.listing.contains("wgmma.mma_async");
+        let multiplies = |program: &&Program| sm == Sm::Sm80 || program.text.contains("wgmma.mma_async");
         let chosen: Vec<&Program> = programs.iter().filter(multiplies).filter(|p| wanted(p.name.as_str())).collect();
         let mut launches = examples(operation, sm, |name| chosen.iter().any(|program| program.name == *name))?;
         for program in chosen {
             let Some((_, launched)) = launches.remove(&program.name) else { continue };
-            let arguments = whole_tiles(program.name.as_str(), &program.listing, launched.arguments());
+            let arguments = whole_tiles(program.name.as_str(), &program.listing(), launched.arguments());
             let (prefix, text) = match sm {
-                Sm::Sm90a => ("shadow.", shadow::shadow(&program.listing)),
-                _ => ("", program.listing.clone()),
+                Sm::Sm90a => ("shadow.", shadow::shadow(&program.listing())),
+                _ => ("", program.listing()),
             };
             let path = |extension: &str| directory.join(format!("{prefix}{}.{extension}", program.name));
             fs::write(path("ptx"), text).map_err(failed)?;
@@ -99,7 +99,7 @@ fn whole_tiles(name: &str, listing: &str, arguments: &[Argument]) -> Vec<Argumen
 
 fn input(program: &Program, launch: Launch, arguments: &[Argument]) -> String {
     let (mut numbers, mut addresses, mut maps) = (Vec::new(), Vec::new(), Vec::new());
-    for (name, argument) in parameters(&program.listing).into_iter().zip(arguments) {
+    for (name, argument) in parameters(&program.text).into_iter().zip(arguments) {
         match argument {
             Argument::U64(_) => addresses
                 .push(format!(r#"{{"parameter":"{name}","type":"pointer","space":"global","object":"{name}"}}"#)),

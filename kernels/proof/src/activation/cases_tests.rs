@@ -257,7 +257,7 @@ fn every_mutant_of_the_kernels_is_rejected() {
     ] {
         let problem = Problem::<f32>::new(&case(pass, DType::F32, variant, 3, 516), Data::Uniform);
         let (wanted, naive) = (problem.wanted(), problem.naive_errors());
-        let listing = problem.kernel.program(Sm::Sm80).listing;
+        let listing = problem.kernel.program(Sm::Sm80).listing();
         assert!(!problem.rejects(&listing, &wanted, &naive), "{variant} itself must pass");
         let lines: Vec<&str> = listing.lines().collect();
         for (number, line) in lines.iter().enumerate() {

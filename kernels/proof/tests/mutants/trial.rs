@@ -29,6 +29,8 @@ pub(crate) struct Subject {
     pub(crate) operation: &'static Operation,
     pub(crate) sm: Sm,
     pub(crate) program: Program,
+    /// The text that is mutated.
+    listing: String,
     cases: Vec<Case>,
 }
 
@@ -71,7 +73,7 @@ pub(crate) fn subjects(only: &str) -> Vec<Subject> {
         let mut cases = if programs.is_empty() { BTreeMap::new() } else { simulated::cases_of(operation, sm) };
         let mut subject = |program: Program| {
             let cases = some_of(operation, cases.remove(&program.name).unwrap_or_default());
-            Subject { operation, sm, program, cases }
+            Subject { operation, sm, listing: program.listing(), program, cases }
         };
         programs.into_iter().map(&mut subject).collect::<Vec<_>>()
     };
@@ -104,7 +106,7 @@ fn some_of(operation: &Operation, mut cases: Vec<Case>) -> Vec<Case> {
 impl Subject {
     /// The lines of the text.
     pub(crate) fn lines(&self) -> Vec<&str> {
-        self.program.listing.lines().collect()
+        self.listing.lines().collect()
     }
 
     /// Every mutant of the text.
@@ -115,7 +117,8 @@ impl Subject {
     /// Stage of a launch; `case` is `None` for a grid that the host does not use.
     fn stage(&self, case: Option<Case>, launched: Launched, others: Vec<Rc<Launched>>, with_lines: bool) -> Stage {
         let most_instructions = 4 * launched.metrics.longest + 2000;
-        let reached = reached(&self.program, &launched.metrics.unreached, with_lines);
+        let text = if with_lines { &self.program.text } else { &self.listing };
+        let reached = reached(&self.listing, text, &launched.metrics.unreached);
         Stage { case, launched, others, reached, most_instructions }
     }
 
@@ -123,14 +126,14 @@ impl Subject {
     fn folded(&self, launched: &Launched) -> Option<Stage> {
         let mut grid = launched.launch.grid;
         for (blocks, name) in grid.iter_mut().zip(["%nctaid.x", "%nctaid.y", "%nctaid.z"]) {
-            if self.program.listing.contains(name) {
+            if self.listing.contains(name) {
                 *blocks = blocks.div_ceil(3);
             }
         }
         if grid == launched.launch.grid {
             return None;
         }
-        Some(self.stage(None, launched.on_grid(&self.program.listing, grid)?, Vec::new(), false))
+        Some(self.stage(None, launched.on_grid(&self.listing, grid)?, Vec::new(), false))
     }
 
     /// Runs the cases. The first stage is the cheapest of those that reach most lines.
@@ -154,15 +157,14 @@ impl Subject {
     }
 }
 
-/// Lines of a program's listing that a thread reaches. `unreached` are the lines that no thread executed, of the text with
-/// line directives (`with_lines`) or of the listing. A guarded instruction counts as reached if an instruction of the same
+/// Lines of a program's listing that a thread reaches. `unreached` are the lines of `text` that no thread executed, with line
+/// directives or without. A guarded instruction counts as reached if an instruction of the same
 /// basic block was executed. Labels count as reached.
-fn reached(program: &Program, unreached: &[u32], with_lines: bool) -> Vec<bool> {
-    let text = if with_lines { &program.text } else { &program.listing };
+fn reached(listing: &str, text: &str, unreached: &[u32]) -> Vec<bool> {
     let is_line = |line: &str| [".loc", ".file"].iter().any(|word| line.trim_start().starts_with(word));
     let numbers: Vec<u32> =
         (1..).zip(text.lines()).filter(|(_, line)| !is_line(line)).map(|(number, _)| number).collect();
-    let lines: Vec<&str> = program.listing.lines().collect();
+    let lines: Vec<&str> = listing.lines().collect();
     assert_eq!(numbers.len(), lines.len(), "a listing is the text without line directives");
     let idle: BTreeSet<u32> = unreached.iter().copied().collect();
     let mut reached = vec![true; lines.len()];

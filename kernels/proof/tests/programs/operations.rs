@@ -38,9 +38,10 @@ fn wanted() -> BTreeMap<String, String> {
     let (mut files, mut hashes) = (BTreeMap::new(), String::new());
     for program in programs() {
         let name = program.name.to_string();
-        writeln!(hashes, "{:016x} {name}", XxHash64::oneshot(0, program.listing.as_bytes())).expect("a string");
+        let listing = program.listing();
+        writeln!(hashes, "{:016x} {name}", XxHash64::oneshot(0, listing.as_bytes())).expect("a string");
         if READABLE.contains(&name.as_str()) {
-            files.insert(format!("{name}.ptx"), program.listing);
+            files.insert(format!("{name}.ptx"), listing);
         }
     }
     files.insert(HASHES.to_owned(), hashes);
