@@ -1,4 +1,4 @@
-//! Kernels over rows: [`Row`] sweeps over the columns of one, and [`for_each_block`] cuts the rows into tasks.
+//! Kernels over rows: [`Row`] sweeps over the columns of one; within this crate, `for_each_block` cuts the rows into tasks.
 //!
 //! A sweep reads like its equation. The softmax of a row in f32:
 //!

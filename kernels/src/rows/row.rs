@@ -421,10 +421,15 @@ impl<R, U, W, C> Sweep<R, U, W, C> {
         W: Write<S>,
         C: FnMut(Wide<S>, R::Vectors, &mut U::Vectors, &mut [Four<S>; N]) -> W::Vectors,
     {
-        let mut four = from_fn(|k| [sums[k]; WIDTH]);
+        let mut four = from_fn(
+            #[inline(always)]
+            |k| [sums[k]; WIDTH],
+        );
         // SAFETY: the caller's promise.
         unsafe { self.step(simd, at, &mut four) };
-        *sums = from_fn(|k| at.first_time(simd, four[k], [sums[k]; WIDTH])[0]);
+        for (k, sum) in sums.iter_mut().enumerate() {
+            *sum = at.first_time(simd, four[k], [*sum; WIDTH])[0];
+        }
     }
 
     /// A step.

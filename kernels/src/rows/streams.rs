@@ -6,7 +6,7 @@
 
 use crate::{
     Element,
-    simd::{Simd, WIDTH, Wide, from_fn, prefetch},
+    simd::{Simd, WIDTH, Wide, prefetch},
 };
 
 /// Four vectors of neighboring columns.
@@ -284,7 +284,12 @@ impl<S: Simd, X: Element, const N: usize> Update<S> for [&mut [X]; N] {
     }
     #[inline(always)]
     fn first_time(simd: S, at: impl At, new: Self::Vectors, old: Self::Vectors) -> Self::Vectors {
-        from_fn(|i| at.first_time(simd, new[i], old[i]))
+        // Not `from_fn`: its closure stayed a call, compiled without the instructions.
+        let mut kept = new;
+        for (i, kept) in kept.iter_mut().enumerate() {
+            *kept = at.first_time(simd, new[i], old[i]);
+        }
+        kept
     }
 }
 
