@@ -53,7 +53,7 @@ plant() {
     return
   fi
   (cd "$scratch" && bash -c "$command") >"$work/log" 2>&1 </dev/null || status=$?
-  line=$(grep -m 1 -F -- "$output" "$work/log" | sed -E "s#$scratch/##g; s/^ +//; s/\|/\\\\|/g" | tr '\`' "'" | cut -c1-110) || true
+  line=$(grep -m 1 -F -- "$output" "$work/log" | sed -E "s#$scratch/##g; s#/tmp/tmp\.[A-Za-z0-9]+#TMP#g; s/^ +//; s/\|/\\\\|/g" | tr '\`' "'" | cut -c1-110) || true
   if [ "$status" -ne 0 ] && [ -n "$line" ]; then
     passed=$((passed + 1))
     echo "| \`$name\` | $text | \`$line\` | $status |"

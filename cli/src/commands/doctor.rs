@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures for about `seconds`.
+/// Prints the f32 peak and the bandwidths of memory and caches, measured for about `seconds`.
 fn speeds(out: &mut impl Write, cpu: &Cpu, seconds: f64) -> Result<()> {
     let one = Cpu::new(cpu.isa(), 1)?;
     let (single, all) =

@@ -124,7 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// The model with what the arguments say of it.
+/// Loads the model and applies the pooling, prompt and precision of the arguments.
 fn embedder(arguments: &Arguments, device: &Device) -> Result<Embedder> {
     let pooling = arguments.pool.map(|pool| match pool {
         Pool::Mean => Pooling::Mean,

@@ -4,7 +4,7 @@
 use super::streams::{At, Four, One, Overlapping, Partial, Read, Update, Whole, Write, lines};
 use crate::simd::{MAX_LANES, Simd, WIDTH, Wide, from_fn, prefetch_l2, reduce_sixteen};
 
-/// How the lanes of an accumulator become one number.
+/// Reduction of the lanes of an accumulator to one element.
 pub trait Fold {
     /// First value of an accumulator: `combine` does not change what it is combined with.
     const IDENTITY: f32;
@@ -46,13 +46,13 @@ impl Fold for Max {
     }
 }
 
-/// What a sweep prefetches.
+/// Prefetching policy of a sweep.
 pub trait Prefetch: Copy {
     /// Called before the columns from `first` on.
     fn ahead<S: Simd>(self, first: usize, columns: usize, read: &impl Read<S>, written: &impl Write<S>);
 }
 
-/// What is read and written a fixed distance ahead.
+/// Prefetches the slices of the sweep a fixed distance ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct Near;
 
@@ -64,7 +64,7 @@ impl Prefetch for Near {
     }
 }
 
-/// Other rows, at the pace of the sweep.
+/// Prefetches other rows, at the pace of the sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<X, const N: usize>([*const X; N]);
 
@@ -79,7 +79,7 @@ impl<X: Copy, const N: usize> Prefetch for Rows<X, N> {
     }
 }
 
-/// Nothing.
+/// Prefetches nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Nothing;
 

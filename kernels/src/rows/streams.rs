@@ -1,7 +1,6 @@
-//! The slices of a sweep over the columns of a row, and where in them a step loads and stores.
+//! Slices of a sweep over the columns of a row, and the columns that a step loads and stores.
 //!
-//! A step works on [`Four`] vectors. Near the end of a row it works on one, which stands four times in its inputs: the compiler
-//! computes it once.
+//! A step computes [`Four`] vectors. Near the end of a row its inputs are four copies of one vector.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -122,11 +121,11 @@ impl At for Partial {
     }
 }
 
-/// What a sweep reads: slices of one type, [`Cached`] ones, a pair of both, or nothing, `()`.
+/// Inputs of a sweep: slices of one type, [`Cached`] slices, a pair of inputs, or none (`()`).
 pub trait Read<S: Simd> {
     /// The vectors of a step: an array, or a pair of arrays.
     type Vectors: Copy;
-    /// Whether no slice is shorter than `columns`.
+    /// Returns true if every slice has at least `columns` elements.
     fn reaches(&self, columns: usize) -> bool;
     /// Loads the columns of a step.
     ///
@@ -137,11 +136,11 @@ pub trait Read<S: Simd> {
     fn prefetch(&self, first: usize, columns: usize);
 }
 
-/// What a sweep writes: slices of one type, or nothing, `()`.
+/// Outputs of a sweep: slices of one type, or none (`()`).
 pub trait Write<S: Simd> {
     /// The vectors of a step.
     type Vectors: Copy;
-    /// Whether no slice is shorter than `columns`.
+    /// Returns true if every slice has at least `columns` elements.
     fn reaches(&self, columns: usize) -> bool;
     /// Stores the columns of a step.
     ///
@@ -152,7 +151,7 @@ pub trait Write<S: Simd> {
     fn prefetch(&self, first: usize, columns: usize);
 }
 
-/// What a sweep reads and writes back, each element once: slices of one type, or nothing, `()`.
+/// Slices of one type that a sweep updates in place, each element once, or none (`()`).
 pub trait Update<S: Simd>: Write<S> {
     /// Loads the columns of a step.
     ///
@@ -163,7 +162,7 @@ pub trait Update<S: Simd>: Write<S> {
     fn first_time(simd: S, at: impl At, new: Self::Vectors, old: Self::Vectors) -> Self::Vectors;
 }
 
-/// Slices that are in a cache: they are not prefetched.
+/// Slices that are already cached and are not prefetched.
 #[derive(Clone, Copy, Debug)]
 pub struct Cached<T>(pub T);
 
