@@ -32,6 +32,10 @@ impl Instruction<'_> {
     fn is_multiply_add(&self, register: &str) -> bool {
         self.name.starts_with("vfmadd") && self.name.ends_with("ps") && self.operands.starts_with(register)
     }
+    /// True if it broadcasts a value of A. Constants, such as the coefficients of `exp`, are addressed by `rip`.
+    fn is_factor(&self) -> bool {
+        self.name == "vbroadcastss" && self.operands.contains('[') && !self.operands.contains("[rip")
+    }
     /// True if it writes to memory: in this syntax the destination comes first.
     fn stores(&self) -> bool {
         let reads = ["cmp", "test", "prefetch", "nop", "j", "vucomiss"];
@@ -93,7 +97,7 @@ fn microkernel_loops_neither_call_nor_spill() {
         for body in &loops {
             let count = |is: &dyn Fn(&Instruction<'_>) -> bool| body.iter().filter(|i| is(i)).count();
             let products = count(&|i| i.is_multiply_add(register));
-            let factors = count(&|i| i.name == "vbroadcastss" && i.operands.contains('['));
+            let factors = count(&|i| i.is_factor());
             if products == nv * factors && (factors == mr || factors == mr - 1) {
                 let flaws = flaws(body);
                 assert!(
@@ -111,6 +115,14 @@ fn microkernel_loops_neither_call_nor_spill() {
             "{register}: expected at least 2 loops of {mr} rows, found {found:?}"
         );
     }
+}
+
+#[test]
+fn constants_are_not_factors() {
+    let is_factor = |line| parse(line).is_some_and(|instruction| instruction.is_factor());
+    assert!(is_factor("  16:\tvbroadcastss ymm1,DWORD PTR [rdi+r8*4]"));
+    assert!(!is_factor("  16:\tvbroadcastss ymm1,DWORD PTR [rip+0x4]        # 20 <f>"));
+    assert!(!is_factor("  16:\tvbroadcastss ymm1,xmm1"));
 }
 
 #[test]
