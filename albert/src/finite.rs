@@ -1,7 +1,7 @@
 //! Check that the outputs of a model are finite.
 //!
 //! A damaged checkpoint or one trained with too high a learning rate holds NaN or overflows. Its softmax is NaN for
-//! every class and its vectors are all NaN; printed, they look like results. [`check_finite`] is called wherever scores
+//! every class and its vectors are all NaN; printed, they look like results. `check_finite` is called wherever scores
 //! leave a model: [`crate::embed`], [`crate::fill_mask`], [`crate::forward`] and predictions of [`crate::finetune`].
 //!
 //! Cost: one pass over the outputs; the weights are searched only after a failure.
@@ -51,7 +51,7 @@ impl fmt::Display for Cause {
 ///
 /// # Errors
 /// [`NotFinite`] for the first row that is not.
-pub fn check_finite(
+pub(crate) fn check_finite(
     values: &[f32],
     width: usize,
     params: &ParamStore,

@@ -61,14 +61,8 @@ pub fn run<D: Driver>(
             outcome => outcome,
         }
     };
-    let mut cases: Vec<_> = (1..).zip((operation.cases)()).collect();
-    if selection.cheapest.is_some() {
-        // Cases without elements launch nothing.
-        cases.retain(|(_, case)| (operation.cost)(case).bytes > 0);
-        cases.sort_by_key(|(_, case)| (operation.cost)(case).flops);
-    }
     let mut tally = Tally::default();
-    for (number, case) in cases.iter().filter(|(number, _)| *number >= selection.from) {
+    for (number, case) in &selected(operation, &selection) {
         if selection.cheapest.is_some_and(|most| tally.passed + tally.failed == most) {
             break;
         }
@@ -108,6 +102,17 @@ pub fn run<D: Driver>(
         }
     }
     Ok(tally)
+}
+
+/// Cases of the selection with their numbers.
+fn selected(operation: &Operation, selection: &Selection) -> Vec<(usize, Case)> {
+    let mut cases: Vec<_> = (1..).zip((operation.cases)()).filter(|(number, _)| *number >= selection.from).collect();
+    if selection.cheapest.is_some() {
+        // Cases without elements launch nothing.
+        cases.retain(|(_, case)| (operation.cost)(case).bytes > 0);
+        cases.sort_by_key(|(_, case)| (operation.cost)(case).flops);
+    }
+    cases
 }
 
 /// Ratio of error to bound in a message of [`kernels_proof::check::within_error`]; other messages have none.

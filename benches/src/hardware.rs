@@ -14,6 +14,7 @@ use engine::device::{
     driver::{Argument, DeviceAddress, FunctionHandle},
 };
 use kernels_cuda::program::Program;
+use kernels_proof::recorded::{FNV_START, fnv_1a};
 use kernels_proof::runner::Hardware;
 use ptx::{
     DescriptorSwizzle, Launch, Storage, TensorMap,
@@ -27,8 +28,6 @@ use std::{
 /// Bytes before and after each buffer, a multiple of every alignment that kernels require.
 const GUARD: usize = 256;
 const PATTERN: u8 = 0xA5;
-/// Start and factor of an FNV-1a hash.
-const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x100_0000_01b3);
 
 /// Runs cases on the GPU behind a driver.
 #[derive(Debug)]
@@ -56,12 +55,12 @@ impl Copied {
 impl<D: Driver> OnDriver<D> {
     /// Runs on `driver`.
     pub fn new(driver: D) -> Self {
-        Self { driver, functions: RefCell::default(), hash: Cell::new(FNV.0) }
+        Self { driver, functions: RefCell::default(), hash: Cell::new(FNV_START) }
     }
 
     /// FNV-1a hash of all memory after each launch since the last call: equal on devices that compute the same bits.
     pub fn take_hash(&self) -> u64 {
-        self.hash.replace(FNV.0)
+        self.hash.replace(FNV_START)
     }
 
     /// The driver.
@@ -108,8 +107,7 @@ impl<D: Driver> OnDriver<D> {
                 let (side, at) = if at < GUARD { ("before", GUARD - at) } else { ("after", at - GUARD + 1) };
                 return Err(format!("out-of-bounds write {at} bytes {side} a buffer of {} bytes", copy.bytes));
             }
-            self.hash
-                .set(contents.iter().fold(self.hash.get(), |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(FNV.1)));
+            self.hash.set(fnv_1a(self.hash.get(), contents.iter().copied()));
             memory.copy_in(copy.address, contents).map_err(|error| error.to_string())?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::{
     precision::Precision,
     roofline::Profiling,
 };
-use albert::finetune::Offsets;
+use albert::finetune::{Offsets, Predictor};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use engine::{Cpu, Device};
@@ -46,6 +46,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// The device, and the fine-tuned models of `folders` on it.
+    pub(crate) fn predictor(&self, folders: &[PathBuf]) -> Result<(Device, Predictor)> {
+        let device = self.device()?;
+        let mut predictor = Predictor::load(folders, &device)?;
+        predictor.set_precision(self.precision.on(&device))?;
+        predictor.profile().set(self.profile.on);
+        Ok((device, predictor))
+    }
+
     /// The device.
     pub(crate) fn device(&self) -> Result<Device> {
         self.threads.choose();

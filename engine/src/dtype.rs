@@ -15,7 +15,7 @@ pub enum DType {
 
 impl DType {
     /// Bytes of one element.
-    pub const fn bytes(self) -> usize {
+    pub(crate) const fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::U32 => 4,
             Self::Bf16 => 2,
@@ -23,7 +23,7 @@ impl DType {
     }
 
     /// True for the types that can have a gradient.
-    pub const fn is_float(self) -> bool {
+    pub(crate) const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::Bf16)
     }
 }

@@ -128,11 +128,11 @@ impl EngineError {
         Self::Shape { operation: operation.into(), problem: problem.into() }
     }
     /// An element type that is not taken.
-    pub fn dtype(operation: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub(crate) fn dtype(operation: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::DType { operation: operation.into(), problem: problem.into() }
     }
     /// A parameter that is not as needed.
-    pub fn parameter(name: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub(crate) fn parameter(name: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Parameter { name: name.into(), problem: problem.into() }
     }
     /// A file that could not be read or written.

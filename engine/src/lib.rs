@@ -61,6 +61,8 @@ pub mod param;
 mod precision;
 pub mod profile;
 mod shape;
+#[cfg(test)]
+mod shared_tests;
 pub mod tape;
 mod tensor;
 

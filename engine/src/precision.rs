@@ -23,7 +23,7 @@ pub enum Precision {
 
 impl Precision {
     /// All precisions.
-    pub const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::Bf16x3, Self::Bf16x6, Self::Int8];
+    pub(crate) const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::Bf16x3, Self::Bf16x6, Self::Int8];
 
     /// Name, such as `bf16x3`.
     pub const fn name(self) -> &'static str {

@@ -63,12 +63,12 @@ impl Peak {
     }
 
     /// Peak of a device whose caches are not known.
-    pub const fn without_caches(flops: f64, bandwidth: f64) -> Self {
+    pub(crate) const fn without_caches(flops: f64, bandwidth: f64) -> Self {
         Self { flops, bandwidth, caches: [None; 2] }
     }
 
     /// Limit of a launch of `cost` (`FLOPs`, a cache or `memory`), and its least time in seconds.
-    pub fn limit(&self, cost: Cost) -> (&'static str, f64) {
+    pub(crate) fn limit(&self, cost: Cost) -> (&'static str, f64) {
         let cache = self.caches.iter().flatten().find(|cache| cost.bytes <= cache.bytes as u64);
         let (name, bandwidth) = cache.map_or(("memory", self.bandwidth), |cache| (cache.name, cache.bandwidth));
         let [arithmetic, traffic] = [cost.flops as f64 / self.flops, cost.bytes as f64 / bandwidth];
@@ -83,12 +83,12 @@ impl Profile {
     }
 
     /// True while collecting.
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
     /// Runs `launch` and, while collecting, records its time and cost.
-    pub fn measure<R>(&self, name: &'static str, cost: Cost, launch: impl FnOnce() -> R) -> R {
+    pub(crate) fn measure<R>(&self, name: &'static str, cost: Cost, launch: impl FnOnce() -> R) -> R {
         if !self.is_on() {
             return launch();
         }

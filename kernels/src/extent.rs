@@ -21,20 +21,3 @@ pub(crate) const fn area(rows: usize, columns: usize) -> usize {
 pub(crate) const fn index(row: usize, leading: usize, column: usize) -> usize {
     row.saturating_mul(leading).saturating_add(column)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_extent_beyond_usize_exceeds_every_length() {
-        assert_eq!(span(9, 32, 32), 288);
-        assert_eq!((span(0, 5, 5), span(5, 0, 5), span(1, 5, usize::MAX)), (0, 0, 5));
-        // 8 · 2⁶¹, 4 · -1 + 32 and -1 + 32 in wrapping arithmetic.
-        for (rows, leading) in [(9, (1 << 61) + 32), (5, usize::MAX), (2, usize::MAX)] {
-            assert_eq!(span(rows, 32, leading), usize::MAX);
-        }
-        assert_eq!(area(1 << 63, 2), usize::MAX);
-        assert_eq!((index(2, 10, 3), index(2, 1 << 63, 3)), (23, usize::MAX));
-    }
-}

@@ -144,7 +144,7 @@ impl Kernel for ReadLoop<'_> {
 
 /// Bytes per second that all threads of `cpu` together read, each from its own array of `bytes`, over about `seconds`: the
 /// best time slice, summed over the threads.
-pub fn read_bandwidth(cpu: &Cpu, bytes: usize, seconds: f64) -> f64 {
+pub(crate) fn read_bandwidth(cpu: &Cpu, bytes: usize, seconds: f64) -> f64 {
     /// Bytes of a time slice, about a millisecond.
     const SLICE: usize = 64 << 20;
     let isa = cpu.isa();

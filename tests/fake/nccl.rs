@@ -33,7 +33,7 @@ use std::{
     ptr::with_exposed_provenance,
     slice,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     thread,
@@ -41,6 +41,7 @@ use std::{
 };
 
 const FOLDER: &str = env!("FAKE_NCCL_FOLDER");
+/// The default of an error.
 const SUCCESS: c_int = 0;
 const SYSTEM: c_int = 2;
 const ARGUMENT: c_int = 4;
@@ -57,6 +58,7 @@ pub static albert_simulated_gpu: u8 = 1;
 #[repr(C)]
 pub struct UniqueId([u8; 128]);
 
+#[derive(Default)]
 struct Rank {
     id: String,
     rank: usize,
@@ -130,13 +132,29 @@ impl Rank {
     }
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn rank_of(comm: *mut c_void) -> Option<Arc<Rank>> {
-    let ranks = RANKS.lock().unwrap_or_else(PoisonError::into_inner);
-    ranks.iter().find(|(handle, _)| *handle == comm.addr()).map(|(_, rank)| Arc::clone(rank))
+    locked(&RANKS).iter().find(|(handle, _)| *handle == comm.addr()).map(|(_, rank)| Arc::clone(rank))
+}
+
+/// Writes a result.
+///
+/// # Safety
+/// `place` is null or points to a value.
+unsafe fn put<T>(place: *mut T, value: T) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { place.as_mut() } {
+        Some(place) => *place = value,
+        None => return ARGUMENT,
+    }
+    SUCCESS
 }
 
 fn remove(comm: *mut c_void, what: &str) -> Option<Arc<Rank>> {
-    let mut ranks = RANKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ranks = locked(&RANKS);
     let at = ranks.iter().position(|(handle, _)| *handle == comm.addr())?;
     let rank = ranks.remove(at).1;
     log(&format!("{what} {}", rank.rank));
@@ -152,11 +170,7 @@ pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
     let found =
         if fault.first().is_some_and(|word| word == "version") { fault[1].parse().expect("a number") } else { 22_703 };
     // SAFETY: the caller's promise.
-    match unsafe { version.as_mut() } {
-        Some(version) => *version = found,
-        None => return ARGUMENT,
-    }
-    SUCCESS
+    unsafe { put(version, found) }
 }
 
 #[unsafe(no_mangle)]
@@ -201,17 +215,8 @@ pub unsafe extern "C" fn ncclCommInitRank(comm: *mut *mut c_void, size: c_int, i
     if mine.exists() {
         return misuse(&format!("two ranks {rank} of {id}"));
     }
-    let own = Rank {
-        id: id.clone(),
-        rank,
-        size,
-        groups: AtomicU64::new(0),
-        sent: Mutex::new(vec![0; size]),
-        received: Mutex::new(vec![0; size]),
-        error: AtomicI32::new(SUCCESS),
-        aborted: AtomicBool::new(false),
-        running: AtomicU64::new(0),
-    };
+    let counts = || Mutex::new(vec![0; size]);
+    let own = Rank { id: id.clone(), rank, size, sent: counts(), received: counts(), ..Rank::default() };
     if own.refuses("ncclCommInitRank") {
         return SYSTEM;
     }
@@ -221,67 +226,45 @@ pub unsafe extern "C" fn ncclCommInitRank(comm: *mut *mut c_void, size: c_int, i
     }
     log(&format!("init {rank} of {size}"));
     let handle = NEXT.fetch_add(1, Ordering::SeqCst) as usize * 64;
-    RANKS.lock().unwrap_or_else(PoisonError::into_inner).push((handle, Arc::new(own)));
+    locked(&RANKS).push((handle, Arc::new(own)));
     // SAFETY: the caller's promise. The handle is a number, which is never followed.
-    match unsafe { comm.as_mut() } {
-        Some(comm) => *comm = std::ptr::without_provenance_mut(handle),
-        None => return ARGUMENT,
-    }
-    SUCCESS
+    unsafe { put(comm, std::ptr::without_provenance_mut(handle)) }
 }
 
-fn add(
-    call: &str,
-    is_send: bool,
-    address: usize,
-    bytes: usize,
-    kind: c_int,
-    peer: c_int,
-    comm: *mut c_void,
-    stream: usize,
-) -> c_int {
-    let Some(rank) = rank_of(comm) else { return misuse(&format!("{call} without a communicator")) };
-    let peer = peer as usize;
-    if address == 0 || bytes == 0 || kind != 0 || peer >= rank.size || peer == rank.rank || stream == 0 {
-        return misuse(&format!(
-            "{call} of {bytes} elements of kind {kind} at {address:#x} with {peer} on {stream:#x}"
-        ));
-    }
-    if rank.refuses(call) {
-        return ARGUMENT;
-    }
-    GROUP.with_borrow_mut(|group| match group {
-        Some(group) => {
-            group.push(Operation { rank, is_send, address, bytes, peer, stream });
-            SUCCESS
+macro_rules! operation {
+    ($call:ident, $pointer:ty, $is_send:expr) => {
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $call(
+            address: $pointer,
+            bytes: usize,
+            kind: c_int,
+            peer: c_int,
+            comm: *mut c_void,
+            stream: *mut c_void,
+        ) -> c_int {
+            let (call, peer) = (stringify!($call), peer as usize);
+            let (address, stream) = (address.expose_provenance(), stream.expose_provenance());
+            let Some(rank) = rank_of(comm) else { return misuse(&format!("{call} without a communicator")) };
+            if address == 0 || bytes == 0 || kind != 0 || peer >= rank.size || peer == rank.rank || stream == 0 {
+                let what = format!("{bytes} elements of kind {kind} at {address:#x} with {peer} on {stream:#x}");
+                return misuse(&format!("{call} of {what}"));
+            }
+            if rank.refuses(call) {
+                return ARGUMENT;
+            }
+            GROUP.with_borrow_mut(|group| match group {
+                Some(group) => {
+                    group.push(Operation { rank, is_send: $is_send, address, bytes, peer, stream });
+                    SUCCESS
+                }
+                None => misuse(&format!("{call} outside of a group")),
+            })
         }
-        None => misuse(&format!("{call} outside of a group")),
-    })
+    };
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclSend(
-    address: *const c_void,
-    count: usize,
-    kind: c_int,
-    peer: c_int,
-    comm: *mut c_void,
-    stream: *mut c_void,
-) -> c_int {
-    add("ncclSend", true, address.expose_provenance(), count, kind, peer, comm, stream.expose_provenance())
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclRecv(
-    address: *mut c_void,
-    count: usize,
-    kind: c_int,
-    peer: c_int,
-    comm: *mut c_void,
-    stream: *mut c_void,
-) -> c_int {
-    add("ncclRecv", false, address.expose_provenance(), count, kind, peer, comm, stream.expose_provenance())
-}
+operation!(ncclSend, *const c_void, true);
+operation!(ncclRecv, *mut c_void, false);
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupStart() -> c_int {
@@ -340,7 +323,7 @@ fn perform(Operation { rank, is_send, address, bytes, peer, .. }: &Operation, gr
         thread::sleep(PAUSE);
     }
     let next = |counts: &Mutex<Vec<u64>>| {
-        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = locked(counts);
         counts[*peer] += 1;
         counts[*peer]
     };
@@ -380,11 +363,7 @@ fn perform(Operation { rank, is_send, address, bytes, peer, .. }: &Operation, gr
 pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut c_void, state: *mut c_int) -> c_int {
     let Some(rank) = rank_of(comm) else { return misuse("ncclCommGetAsyncError without a communicator") };
     // SAFETY: the caller's promise.
-    match unsafe { state.as_mut() } {
-        Some(state) => *state = rank.error.load(Ordering::SeqCst),
-        None => return ARGUMENT,
-    }
-    SUCCESS
+    unsafe { put(state, rank.error.load(Ordering::SeqCst)) }
 }
 
 #[unsafe(no_mangle)]

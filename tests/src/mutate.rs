@@ -1,6 +1,7 @@
 //! Seeded mutation of valid files: case n depends on n alone.
 
 use engine::philox::philox4x32;
+use std::ops::Range;
 
 /// Random stream of one case.
 #[derive(Debug)]
@@ -68,41 +69,33 @@ pub fn mutate_bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
+/// Place of a number in `text`, from one of its digits on.
+fn some_number(dice: &mut Dice, text: &str) -> Option<Range<usize>> {
+    let digits: Vec<usize> = text.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at).collect();
+    let at = *digits.get(dice.below(digits.len()))?;
+    let end = text[at..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |length| at + length);
+    Some(at..end)
+}
+
 /// Changes the structure of JSON: numbers, strings, keys, nesting.
 pub fn mutate_json(dice: &mut Dice, text: &mut String) {
-    const STRINGS: [&str; 14] = [
-        "F32",
-        "F16",
-        "BF16",
-        "I64",
-        "U8",
-        "F4",
-        "gelu",
-        "relu",
-        "bert",
-        "albert",
-        "",
-        "__metadata__",
-        "../x",
-        "\\u0000",
-    ];
+    const STRINGS: &str = "F32 F16 BF16 I64 U8 F4 gelu relu bert albert  __metadata__ ../x \\u0000";
+    let strings: Vec<&str> = STRINGS.split(' ').collect();
     for _ in 0..1 + dice.below(3) {
         let spots = |wanted: fn(char) -> bool| text.char_indices().filter(move |&(_, c)| wanted(c)).map(|(at, _)| at);
         match dice.below(4) {
             0 | 1 => {
-                let digits: Vec<usize> = spots(|c| c.is_ascii_digit()).collect();
-                let Some(&at) = digits.get(dice.below(digits.len())) else { continue };
-                let end = text[at..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |length| at + length);
+                let Some(digits) = some_number(dice, text) else { continue };
                 let number = *dice.pick(&NUMBERS);
                 let with = match dice.below(8) {
                     0 => format!("-{number}"),
                     1 => format!("{number}.5"),
                     2 => "1e999".to_owned(),
                     3 => "null".to_owned(),
-                    4 => format!("{}", text[at..end].parse::<u64>().unwrap_or(0).wrapping_add(1)),
+                    4 => format!("{}", text[digits.clone()].parse::<u64>().unwrap_or(0).wrapping_add(1)),
                     _ => number.to_string(),
                 };
-                text.replace_range(at..end, &with);
+                text.replace_range(digits, &with);
             }
             2 => {
                 let quotes: Vec<usize> = spots(|c| c == '"').collect();
@@ -110,7 +103,7 @@ pub fn mutate_json(dice: &mut Dice, text: &mut String) {
                     continue;
                 }
                 let first = dice.below(quotes.len() / 2) * 2;
-                text.replace_range(quotes[first] + 1..quotes[first + 1], dice.pick::<&str>(&STRINGS));
+                text.replace_range(quotes[first] + 1..quotes[first + 1], dice.pick::<&str>(&strings));
             }
             _ => {
                 let places: Vec<usize> = spots(|c| ",:{}[]".contains(c)).collect();
@@ -131,30 +124,8 @@ pub fn mutate_json(dice: &mut Dice, text: &mut String) {
 /// Changes text of any format: numbers, separators, repetitions, special characters.
 pub fn mutate_text(dice: &mut Dice, text: &mut String) {
     const PIECES: [&str; 24] = [
-        "\"",
-        "'",
-        "\\",
-        "\t",
-        "\n",
-        "\r\n",
-        "\0",
-        "\u{FEFF}",
-        "\u{2028}",
-        "\u{D7FF}",
-        "{",
-        "}",
-        "[",
-        "]",
-        "(",
-        ")",
-        "=",
-        ",",
-        ":",
-        "<",
-        ">",
-        "%",
-        "#",
-        "\u{1F600}",
+        "\"", "'", "\\", "\t", "\n", "\r\n", "\0", "\u{FEFF}", "\u{2028}", "\u{D7FF}", "{", "}", "[", "]", "(", ")",
+        "=", ",", ":", "<", ">", "%", "#", "😀",
     ];
     for _ in 0..1 + dice.below(4) {
         let places: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
@@ -175,12 +146,9 @@ pub fn mutate_text(dice: &mut Dice, text: &mut String) {
             3 => text.replace_range(at..end, ""),
             4 => text.truncate(at),
             _ => {
-                let digits: Vec<usize> =
-                    text.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at).collect();
-                let Some(&at) = digits.get(dice.below(digits.len())) else { continue };
-                let end = text[at..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |length| at + length);
+                let Some(digits) = some_number(dice, text) else { continue };
                 let sign = if dice.one_in(8) { "-" } else { "" };
-                text.replace_range(at..end, &format!("{sign}{}", dice.pick(&NUMBERS)));
+                text.replace_range(digits, &format!("{sign}{}", dice.pick(&NUMBERS)));
             }
         }
     }

@@ -43,23 +43,19 @@ pub fn program() -> &'static Path {
 /// The program with `arguments`, two threads by default, and without the caller's `ALBERT_*` variables.
 pub fn albert<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     let mut command = Command::new(program());
-    command.args(arguments).stdin(Stdio::null());
-    clean(&mut command);
+    command.args(arguments).stdin(Stdio::null()).env_remove("ALBERT_ISA").env("ALBERT_THREADS", "2");
     command
 }
 
-/// As [`albert()`], under `ulimit -f`: no file may exceed `kib` KiB, as on a full disk. SIGXFSZ is ignored, so that the write
-/// fails with an error, as on a full disk.
-pub fn albert_with_file_limit<A: AsRef<OsStr>>(kib: usize, arguments: &[A]) -> Command {
-    let mut command = Command::new("bash");
-    let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
-    command.arg("-c").arg(script).arg(program()).args(arguments).stdin(Stdio::null());
-    clean(&mut command);
-    command
+/// Words of a command line; those between single quotes may have spaces.
+pub fn words(line: &str) -> Vec<&str> {
+    let parts = line.split('\'').enumerate();
+    parts.flat_map(|(at, part)| if at % 2 == 1 { vec![part] } else { part.split_whitespace().collect() }).collect()
 }
 
-fn clean(command: &mut Command) {
-    command.env_remove("ALBERT_ISA").env("ALBERT_THREADS", "2");
+/// Runs the program with the [`words()`] of `line`.
+pub fn run(line: &str) -> Finished {
+    finish(&mut albert(&words(line)))
 }
 
 /// Result of a finished program.
@@ -117,6 +113,16 @@ impl Finished {
         assert_eq!(self.code, Some(1), "{}", self.told());
         assert!(self.stderr.lines().any(|line| line.starts_with("error: ")), "no error is named\n{}", self.told());
         self.says(parts)
+    }
+
+    /// Asserts another exit code than 0: launchers have their own.
+    ///
+    /// # Panics
+    /// With the output of the program.
+    #[track_caller]
+    pub fn fails(self) -> Self {
+        assert_ne!(self.code, Some(0), "{}", self.told());
+        self
     }
 
     /// Asserts exit code 2, wrong usage, and a message that contains all `parts`.

@@ -1,6 +1,6 @@
 //! Inputs for the program: a seeded corpus, its vocabulary, its shards and a recipe of a tiny model.
 
-use crate::program::{albert, finish};
+use crate::program::{Finished, albert, finish, finish_with_input, run, words};
 use albert::{
     checkpoint::{Heads, save_model},
     config::AlbertConfig,
@@ -13,6 +13,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 use tempfile::TempDir;
 
@@ -36,14 +37,8 @@ pub fn corpus(documents: u32) -> String {
         let mut which = stream.below(8) as usize;
         for sentence in 0..4 + stream.below(6) {
             let place = PLACES[stream.below(6) as usize];
-            writeln!(
-                text,
-                "{} {} {place} in the year {}.",
-                SUBJECTS[which],
-                VERBS[which],
-                1800 + 7 * sentence + document
-            )
-            .expect("a string takes everything");
+            let (subject, verb, year) = (SUBJECTS[which], VERBS[which], 1800 + 7 * sentence + document);
+            writeln!(text, "{subject} {verb} {place} in the year {year}.").expect("a string takes everything");
             which = (which + 1) % 8;
         }
         text.push('\n');
@@ -52,8 +47,12 @@ pub fn corpus(documents: u32) -> String {
 }
 
 /// Recipe of a tiny model, with milliseconds per step, and different intervals of checkpoints, evaluations and records.
-pub const RECIPE: &str = r#"
-seed = 7
+pub const RECIPE: &str = r#"seed = 7
+optimizer = { kind = "lamb", learning_rate = 0.01 }
+schedule = { kind = "smooth", steps = 40, warmup_steps = 4 }
+evaluation.interval = 12
+run = { log_interval = 3, checkpoint_interval = 5 }
+data.batch = { max_tokens = 512, max_sequences = 8, sequences_per_step = 12 }
 [model]
 preset = "tiny"
 embedding_size = 16
@@ -63,22 +62,6 @@ num_attention_heads = 2
 max_position_embeddings = 64
 hidden_dropout_prob = 0.1
 attention_probs_dropout_prob = 0.1
-[data.batch]
-max_tokens = 512
-max_sequences = 8
-sequences_per_step = 12
-[optimizer]
-kind = "lamb"
-learning_rate = 0.01
-[schedule]
-kind = "smooth"
-steps = 40
-warmup_steps = 4
-[evaluation]
-interval = 12
-[run]
-log_interval = 3
-checkpoint_interval = 5
 "#;
 
 impl World {
@@ -88,9 +71,10 @@ impl World {
     /// If the program fails.
     pub fn new() -> Self {
         let world = Self::of_text(&corpus(150));
+        // The shards name their source by its whole path.
         let [text, tokenizer, data] = ["text.txt", "tokenizer.json", "data"].map(|name| world.text_path(name));
-        finish(&mut albert(&["tokenizer", "train", &text, "--vocab-size", "200", "-o", &tokenizer])).succeeds();
-        finish(&mut albert(&["data", "build", &text, "--tokenizer", &tokenizer, "-o", &data])).succeeds();
+        run(&format!("tokenizer train {text} --vocab-size 200 -o {tokenizer}")).succeeds();
+        run(&format!("data build {text} --tokenizer {tokenizer} -o {data}")).succeeds();
         world
     }
 
@@ -100,9 +84,41 @@ impl World {
     /// If they cannot be written.
     pub fn of_text(text: &str) -> Self {
         let world = Self { folder: tempfile::tempdir().expect("a temporary folder can be made") };
-        fs::write(world.path("text.txt"), text).expect("the folder is writable");
-        fs::write(world.path("recipe.toml"), RECIPE).expect("the folder is writable");
+        world.write("text.txt", text);
+        world.write("recipe.toml", RECIPE);
         world
+    }
+
+    /// Writes the file `name`, in new folders if need be.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("it lies in the world")).expect("the folder is writable");
+        fs::write(path, contents).expect("the folder is writable");
+    }
+
+    /// The program with the [`words()`] of `line`, in the folder.
+    pub fn albert(&self, line: &str) -> Command {
+        let mut command = albert(&words(line));
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    /// Runs the program with the [`words()`] of `line`, in the folder.
+    pub fn run(&self, line: &str) -> Finished {
+        finish(&mut self.albert(line))
+    }
+
+    /// As [`run`](Self::run), with `input` on standard input.
+    pub fn run_with_input(&self, line: &str, input: &[u8]) -> Finished {
+        finish_with_input(&mut self.albert(line), input)
+    }
+
+    /// Pre-trains as [`pretrain`](Self::pretrain) says.
+    pub fn run_pretrain(&self, run: &str, more: &[&str]) -> Finished {
+        finish(&mut albert(&self.pretrain(run, more)))
     }
 
     /// `name` in the folder.
@@ -130,25 +146,22 @@ impl World {
     /// If the program fails.
     pub fn with_models() -> Self {
         let world = Self::new();
-        let write = |name: &str, text: &str| {
-            let path = world.path(name);
-            fs::create_dir_all(path.parent().expect("it lies in the world")).expect("the folder is writable");
-            fs::write(path, text).expect("the folder is writable");
-        };
         for name in ["task/train.tsv", "task/dev.tsv"] {
-            write(name, "text\tlabel\nrain falls\twet\nthe sun\tdry\n");
+            world.write(name, "text\tlabel\nrain falls\twet\nthe sun\tdry\n");
         }
         let passage = r#"{"context": "rain falls on the hills", "qas": [{"id": "a", "question": "where", "answers":
             [{"text": "the hills", "answer_start": 14}]}]}"#;
         for name in ["questions/train.json", "questions/dev.json"] {
-            write(name, &format!(r#"{{"version": "v2.0", "data": [{{"title": "t", "paragraphs": [{passage}]}}]}}"#));
+            world.write(
+                name,
+                format!(r#"{{"version": "v2.0", "data": [{{"title": "t", "paragraphs": [{passage}]}}]}}"#),
+            );
         }
-        write("ids.jsonl", "{\"input_ids\": [2, 7, 3]}\n");
-        finish(&mut albert(&world.pretrain("run", &["schedule.steps=4", "evaluation.interval=0"]))).succeeds();
+        world.write("ids.jsonl", "{\"input_ids\": [2, 7, 3]}\n");
+        world.run_pretrain("run", &["schedule.steps=4", "evaluation.interval=0"]).succeeds();
         for (task, data, output) in [("classify", "task", "tuned"), ("qa", "questions", "finder")] {
             let [model, data, output] = ["run", data, output].map(|name| world.text_path(name));
-            finish(&mut albert(&["finetune", task, "--model", &model, "--data", &data, "-o", &output, "--steps", "1"]))
-                .succeeds();
+            run(&format!("finetune {task} --model {model} --data {data} -o {output} --steps 1")).succeeds();
         }
         world
     }
@@ -158,11 +171,11 @@ impl World {
     pub fn plan(&self, seeds: &str, steps: u64, run: &str) -> String {
         let [data, tokenizer, task] = ["data", "tokenizer.json", "task"].map(|name| self.text_path(name));
         format!(
-            r#"
-seeds = {seeds}
-[input]
-data = "{data}"
-tokenizer = "{tokenizer}"
+            r#"seeds = {seeds}
+input = {{ data = "{data}", tokenizer = "{tokenizer}" }}
+[base]
+schedule = {{ steps = {steps}, warmup_steps = 1 }}
+data.batch = {{ max_tokens = 512, max_sequences = 8, sequences_per_step = 8 }}
 [base.model]
 preset = "tiny"
 embedding_size = 16
@@ -170,13 +183,6 @@ hidden_size = 32
 num_hidden_layers = 2
 num_attention_heads = 2
 max_position_embeddings = 64
-[base.data.batch]
-max_tokens = 512
-max_sequences = 8
-sequences_per_step = 8
-[base.schedule]
-steps = {steps}
-warmup_steps = 1
 [base.run]
 {run}
 [[task]]
@@ -186,11 +192,7 @@ data = "{task}"
 set = ["schedule.steps=2"]
 [[section]]
 title = "Sharing"
-[[section.row]]
-name = "all"
-[[section.row]]
-name = "none"
-set = ["model.sharing=none"]
+row = [{{ name = "all" }}, {{ name = "none", set = ["model.sharing=none"] }}]
 "#
         )
     }
@@ -215,6 +217,36 @@ pub fn random_model(folder: &Path, config: impl FnOnce(usize) -> AlbertConfig) {
     let values = |name: &str| params.values(params.find(name).expect("a parameter of the model"));
     save_model(folder, &config, Heads::MODEL, &[], values).expect("the folder is writable");
     fs::copy(spiece, folder.join("spiece.model")).expect("the folder is writable");
+}
+
+/// Bytes of every file below `path` by its name from there; a single file is its own listing.
+///
+/// # Panics
+/// If a file cannot be read.
+pub fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let (mut found, mut open) = (BTreeMap::new(), vec![path.to_owned()]);
+    while let Some(at) = open.pop() {
+        if at.is_dir() {
+            open.extend(fs::read_dir(at).expect("a folder can be listed").map(|entry| entry.expect("an entry").path()));
+        } else if at.is_file() {
+            let name = at.strip_prefix(path).expect("below the folder").to_str().expect("UTF-8").to_owned();
+            found.insert(name, fs::read(&at).expect("a file can be read"));
+        }
+    }
+    found
+}
+
+/// Copies a folder and those below it.
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("the folder is writable");
+    for (name, bytes) in files(from) {
+        let target = to.join(name);
+        fs::create_dir_all(target.parent().expect("it lies in the folder")).expect("the folder is writable");
+        fs::write(target, bytes).expect("the folder is writable");
+    }
 }
 
 /// Reproducible outputs of a run by name: bytes of the models, tensors of the last checkpoint, and the metrics without
@@ -270,13 +302,8 @@ pub fn assert_same_run(expected: &Path, got: &Path, what: &str) {
     let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&expected), names(&got), "{what}: not the same files and records");
     for (name, bytes) in &expected {
-        let first = bytes.iter().zip(&got[name]).position(|(a, b)| a != b);
-        let lengths = (bytes.len(), got[name].len());
-        assert!(
-            first.is_none() && lengths.0 == lengths.1,
-            "{what}: {name} differs from byte {first:?} on; {} and {} bytes",
-            lengths.0,
-            lengths.1
-        );
+        let (got, first) = (&got[name], bytes.iter().zip(&got[name]).position(|(a, b)| a != b));
+        let sizes = (bytes.len(), got.len());
+        assert!(bytes == got, "{what}: {name} differs from byte {first:?} on; sizes {sizes:?}");
     }
 }

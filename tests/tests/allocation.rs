@@ -49,27 +49,19 @@ impl Observer<Pretraining> for Measure {
 }
 
 /// Wide enough that other memory of a run (names, tables, a log) is small compared with tensors.
-const MODEL: [&str; 9] = [
-    "model.hidden_size=128",
-    "model.embedding_size=64",
-    "model.num_attention_heads=4",
-    "data.batch.max_tokens=2048",
-    "data.batch.max_sequences=64",
-    "data.batch.sequences_per_step=64",
-    "evaluation.interval=0",
-    "run.checkpoint_interval=0",
-    "run.log_interval=1000",
-];
+const MODEL: &str = "model.hidden_size=128 model.embedding_size=64 model.num_attention_heads=4 data.batch.max_tokens=2048 \
+                     data.batch.max_sequences=64 data.batch.sequences_per_step=64 evaluation.interval=0 \
+                     run.checkpoint_interval=0 run.log_interval=1000";
 
-/// Runs a variant on its own threads, which `kept` keeps alive: an ending thread frees its memory at an unknown time.
-fn measure(world: &World, folder: &Path, variant: &[&str], kept: &mut Vec<Device>) -> (Measure, usize) {
-    let steps = format!("schedule.steps={STEPS}");
-    let settings: Vec<&str> = MODEL.iter().chain(variant).copied().chain([&steps[..]]).collect();
+/// Runs a variant on `threads` of its own, which `kept` keeps alive: an ending thread frees its memory at an unknown time.
+fn measure(world: &World, folder: &Path, threads: usize, variant: &str, kept: &mut Vec<Device>) -> (Measure, usize) {
+    let settings = format!("{MODEL} schedule.steps={STEPS} {variant}");
+    let settings: Vec<&str> = settings.split_whitespace().collect();
     let text = std::fs::read_to_string(world.path("recipe.toml")).unwrap();
     let recipe = PretrainRecipe::from_toml(&text, &Setting::all(&settings).unwrap()).unwrap();
     let tokenizer = Tokenizer::load(&world.path("tokenizer.json")).unwrap();
     let sources = PretrainSources::open(&world.path("data"), &tokenizer).unwrap();
-    let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), 2).unwrap());
+    let device = Device::Cpu(Cpu::new(Isa::choose().unwrap(), threads).unwrap());
     kept.push(device.clone());
     let stop = AtomicBool::new(false);
     let mut measured = Measure::default();
@@ -84,19 +76,20 @@ fn measure(world: &World, folder: &Path, variant: &[&str], kept: &mut Vec<Device
 fn a_warm_step_asks_for_nothing_large_and_the_plan_is_what_a_run_takes() {
     let world = World::new();
     let (mut problems, mut kept) = (Vec::new(), Vec::new());
-    for (i, variant) in [
-        &[][..],
-        &["compute.checkpointing=layer", "model.num_hidden_layers=6"],
-        &["compute.precision=bf16"],
-        &["model.sharing=none", "optimizer.kind=adamw"],
-        &["data.batch.sequences_per_step=200"],
+    for (i, (threads, variant)) in [
+        (1, ""),
+        (2, "compute.checkpointing=none"),
+        (2, "compute.checkpointing=layer model.num_hidden_layers=6"),
+        (2, "compute.precision=bf16"),
+        (2, "model.sharing=none optimizer.kind=adamw"),
+        (2, "data.batch.sequences_per_step=200"),
     ]
     .into_iter()
     .enumerate()
     {
         let folder = world.path(&format!("run-{i}"));
         // The caller is one of the threads and keeps its scratch, so each run has its own caller.
-        let run = || measure(&world, &folder, variant, &mut kept);
+        let run = || measure(&world, &folder, threads, variant, &mut kept);
         let joined = thread::scope(|scope| scope.spawn(run).join());
         let (measured, before) = joined.unwrap_or_else(|panic| resume_unwind(panic));
         let (count, largest) = measured.large;

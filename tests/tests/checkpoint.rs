@@ -7,6 +7,7 @@ use albert::checkpoint::{
 };
 use albert::config::{Activation, Family};
 use albert::model::parameters;
+use albert_tests::run_folder::copy;
 use engine::io::{Data, FileDType, Safetensors, TensorOut, save_safetensors};
 use half::{bf16, f16};
 use std::{
@@ -23,28 +24,18 @@ fn golden(name: &str) -> PathBuf {
 
 /// Folders without variations: one per class of each family, with their heads.
 fn classes() -> Vec<(String, Family, Heads)> {
-    let of = |class: &str| match class {
-        "Model" => Heads::MODEL,
-        "ForPreTraining" => Heads::PRE_TRAINING,
-        "ForMaskedLM" => Heads::MASKED_LM,
-        "ForSequenceClassification" => Heads::sequence_classification(3),
-        "ForTokenClassification" => Heads::token_classification(5),
-        "ForQuestionAnswering" => Heads::QUESTION_ANSWERING,
-        "ForMultipleChoice" => Heads::MULTIPLE_CHOICE,
-        other => panic!("no class {other}"),
-    };
     let classes = [
-        "Model",
-        "ForPreTraining",
-        "ForMaskedLM",
-        "ForSequenceClassification",
-        "ForTokenClassification",
-        "ForQuestionAnswering",
-        "ForMultipleChoice",
+        ("Model", Heads::MODEL),
+        ("ForPreTraining", Heads::PRE_TRAINING),
+        ("ForMaskedLM", Heads::MASKED_LM),
+        ("ForSequenceClassification", Heads::sequence_classification(3)),
+        ("ForTokenClassification", Heads::token_classification(5)),
+        ("ForQuestionAnswering", Heads::QUESTION_ANSWERING),
+        ("ForMultipleChoice", Heads::MULTIPLE_CHOICE),
     ];
-    [("albert", Family::Albert), ("bert", Family::Bert)]
-        .into_iter()
-        .flat_map(|(prefix, family)| classes.map(|class| (format!("{prefix}-{class}"), family, of(class))))
+    let families = [("albert", Family::Albert), ("bert", Family::Bert)].into_iter();
+    families
+        .flat_map(|(prefix, family)| classes.map(|(class, heads)| (format!("{prefix}-{class}"), family, heads)))
         .collect()
 }
 
@@ -82,12 +73,21 @@ fn message(path: &Path, heads: Heads) -> String {
     load_with(path, heads, &[]).map(|_| ()).expect_err("it must not load").to_string()
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for file in fs::read_dir(from).unwrap() {
-        let file = file.unwrap();
-        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+/// Asserts that the golden folder `name` is refused after `harm`, with an error of all `parts`.
+#[track_caller]
+fn refused(name: &str, heads: Heads, parts: &[&str], harm: impl FnOnce(&Path)) {
+    let folder = scratch(name);
+    harm(folder.path());
+    let error = message(folder.path(), heads);
+    for part in parts {
+        assert!(error.contains(part), "{error:?} does not contain {part:?}");
     }
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
 }
 
 /// Copy of a golden folder to damage.
@@ -119,7 +119,7 @@ fn rewrite(folder: &Path, change: impl Fn(&str, Vec<f32>) -> Vec<(String, Vec<f3
 }
 
 #[test]
-fn every_class_of_transformers_loads_with_nothing_missing() {
+fn every_class_of_transformers_loads_whole_and_comes_back_bit_for_bit_under_the_same_names() {
     for (class, family, heads) in classes() {
         let open = ModelFolder::open(&golden(&class)).unwrap();
         assert_eq!((open.heads(), open.config().family), (heads, family), "{class}");
@@ -131,6 +131,27 @@ fn every_class_of_transformers_loads_with_nothing_missing() {
         for spec in specs {
             let expected = made(&made_from(&spec.name, family, &class), spec.shape.elements());
             assert_eq!(values[&spec.name], expected, "{class} {}", spec.name);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let format = SaveFormat { family, labels: &open.config().labels, ..SaveFormat::default() };
+        save_model_as(folder.path(), &open.config().config, heads, format, |name| &values[name]).unwrap();
+        let (again, report) = load(folder.path(), heads);
+        assert_eq!(again, values, "{class}");
+        assert_eq!((report.ignored.len(), report.not_needed.len()), (0, 0), "{class}: {report:?}");
+        let written = ModelFolder::open(folder.path()).unwrap();
+        assert_eq!(written.config().config, open.config().config, "{class}");
+        assert_eq!((written.heads(), written.config().family), (heads, family), "{class}");
+        let names = |folder: &Path| {
+            let mut names = Safetensors::open(folder.join("model.safetensors")).unwrap().names();
+            names.sort();
+            names
+        };
+        if !class.ends_with("-Model") {
+            // The bias of the MLM head under both of its names: with one of them transformers 4.46 loses it.
+            let mut written = names(folder.path());
+            written.retain(|name| !name.ends_with("predictions.decoder.bias"));
+            assert_eq!(written, names(&golden(&class)), "{class}");
+            assert_eq!(names(folder.path()).len(), written.len() + usize::from(heads.mlm), "{class}");
         }
     }
 }
@@ -170,36 +191,6 @@ fn a_checkpoint_of_tensorflow_holds_the_same_as_through_hugging_face() {
     assert_eq!(open.heads(), Heads::PRE_TRAINING);
     assert_eq!(open.config().config.hidden_act, Activation::GeluTanh);
     assert_eq!(open.name_in_file("albert.pooler.weight"), Some("bert/pooler/dense/kernel"));
-}
-
-#[test]
-fn every_class_of_both_families_comes_back_bit_for_bit_under_the_same_names() {
-    for (class, family, heads) in classes() {
-        let open = ModelFolder::open(&golden(&class)).unwrap();
-        let (values, _) = load(&golden(&class), heads);
-        let folder = tempfile::tempdir().unwrap();
-        let labels = open.config().labels.clone();
-        let format = SaveFormat { family, labels: &labels, ..SaveFormat::default() };
-        save_model_as(folder.path(), &open.config().config, heads, format, |name| &values[name]).unwrap();
-        let (again, report) = load(folder.path(), heads);
-        assert_eq!(again, values, "{class}");
-        assert_eq!((report.ignored.len(), report.not_needed.len()), (0, 0), "{class}: {report:?}");
-        let written = ModelFolder::open(folder.path()).unwrap();
-        assert_eq!(written.config().config, open.config().config, "{class}");
-        assert_eq!((written.heads(), written.config().family), (heads, family), "{class}");
-        let names = |folder: &Path| {
-            let mut names = Safetensors::open(folder.join("model.safetensors")).unwrap().names();
-            names.sort();
-            names
-        };
-        if !class.ends_with("-Model") {
-            // The bias of the MLM head under both of its names: with one of them transformers 4.46 loses it.
-            let mut written = names(folder.path());
-            written.retain(|name| !name.ends_with("predictions.decoder.bias"));
-            assert_eq!(written, names(&golden(&class)), "{class}");
-            assert_eq!(names(folder.path()).len(), written.len() + usize::from(heads.mlm), "{class}");
-        }
-    }
 }
 
 #[test]
@@ -264,20 +255,6 @@ fn convert_leaves_nothing_half_written() {
     convert(from.path(), &to, ConvertOptions::default()).unwrap();
     assert_eq!(names(), ["model"]);
     assert!(!to.join("rest").exists());
-    let error = convert(from.path(), &to, ConvertOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("model: is in use"), "{error}");
-}
-
-#[test]
-fn a_head_count_is_told_and_can_be_overridden() {
-    let target = tempfile::tempdir().unwrap();
-    let to = target.path().join("model");
-    let options = |heads| ConvertOptions { attention_heads: Some(heads), ..ConvertOptions::default() };
-    let done = convert(&golden("google-albert"), &to, options(4)).unwrap();
-    assert_eq!(ModelFolder::open(&to).unwrap().config().config.num_attention_heads, 4);
-    assert!(done.remarks.iter().any(|remark| remark.contains("4 attention heads of 2 columns")), "{:?}", done.remarks);
-    let error = convert(&golden("google-albert"), &target.path().join("other"), options(3)).unwrap_err().to_string();
-    assert!(error.contains("albert_config.json") && error.contains("not a multiple"), "{error}");
 }
 
 /// Old names of LayerNorm parameters, the prefix of DataParallel, stored tied copies, a buffer of position ids.
@@ -338,12 +315,10 @@ fn a_missing_head_is_an_error_unless_named() {
 
 #[test]
 fn a_missing_tensor_of_a_bert_is_named_as_in_its_file() {
-    let folder = scratch("bert-Model");
     let name = "encoder.layer.0.attention.self.query.weight";
     let rest = |found: &str, values| if found.ends_with(name) { vec![] } else { vec![(found.to_owned(), values)] };
-    rewrite(folder.path(), rest);
-    let error = message(folder.path(), Heads::MODEL);
-    assert!(error.contains(&format!("1 of the model's tensors are missing: bert.{name}")), "{error}");
+    let missing = format!("1 of the model's tensors are missing: bert.{name}");
+    refused("bert-Model", Heads::MODEL, &[&missing], |folder| rewrite(folder, rest));
 }
 
 #[test]
@@ -359,80 +334,44 @@ fn an_albert_is_not_written_as_a_bert() {
 #[test]
 fn an_index_that_lies_is_refused() {
     const INDEX: &str = "model.safetensors.index.json";
-    let heads = Heads::sequence_classification(3);
-    type Harm = fn(&Path, &str);
-    let cases: &[(Harm, &str)] = &[
-        (
-            |folder, _| fs::remove_file(folder.join("model-00002-of-00003.safetensors")).unwrap(),
-            "it names model-00002-of-00003.safetensors, which is not there",
-        ),
-        (
-            |folder, text| fs::write(folder.join(INDEX), text.replace("classifier.bias", "classifier.bios")).unwrap(),
-            "tensor classifier.bios is said to lie in",
-        ),
-        (
-            |folder, text| fs::write(folder.join(INDEX), text.replace("\"model-00003", "\"../model-00003")).unwrap(),
-            "the name of a file beside it was expected",
-        ),
-        (|folder, _| fs::write(folder.join(INDEX), "{}").unwrap(), "`weight_map`"),
-        (|folder, text| fs::write(folder.join(INDEX), &text[..100]).unwrap(), "not JSON"),
-    ];
-    for (harm, expected) in cases {
-        let folder = scratch("bert-ForSequenceClassification-sharded");
-        let text = fs::read_to_string(folder.path().join(INDEX)).unwrap();
-        harm(folder.path(), &text);
-        let error = message(folder.path(), heads);
-        assert!(error.contains(INDEX) && error.contains(expected), "{error:?} does not contain {expected:?}");
+    for (from, to, expected) in [
+        ("classifier.bias", "classifier.bios", "tensor classifier.bios is said to lie in"),
+        ("\"model-00003", "\"../model-00003", "the name of a file beside it was expected"),
+        ("model-00002-of", "model-00007-of", "it names model-00007-of-00003.safetensors, which is not there"),
+        ("weight_map", "map", "`weight_map`"),
+        ("{", "", "not JSON"),
+    ] {
+        refused(
+            "bert-ForSequenceClassification-sharded",
+            Heads::sequence_classification(3),
+            &[INDEX, expected],
+            |folder| {
+                let text = fs::read_to_string(folder.join(INDEX)).unwrap();
+                assert!(text.contains(from), "the index does not hold {from}");
+                fs::write(folder.join(INDEX), text.replace(from, to)).unwrap();
+            },
+        );
     }
-}
-
-#[test]
-fn pickles_are_refused_and_their_conversion_named() {
-    let folder = scratch("albert-ForMaskedLM");
-    fs::rename(folder.path().join("model.safetensors"), folder.path().join("pytorch_model.bin")).unwrap();
-    for path in [folder.path().to_owned(), folder.path().join("pytorch_model.bin")] {
-        let error = message(&path, Heads::MASKED_LM);
-        assert!(error.contains("pytorch_model.bin is a pickle") && error.contains("save_pretrained"), "{error}");
-    }
-    fs::rename(folder.path().join("pytorch_model.bin"), folder.path().join("tf_model.h5")).unwrap();
-    let error = message(folder.path(), Heads::MASKED_LM);
-    assert!(error.contains("tf_model.h5 holds the weights of Keras"), "{error}");
 }
 
 #[test]
 fn damage_to_a_checkpoint_of_tensorflow_is_found() {
     const INDEX: &str = "model.ckpt-best.index";
     const DATA: &str = "model.ckpt-best.data-00000-of-00001";
-    let whole = fs::read(golden("google-albert").join(INDEX)).unwrap();
-    let flipped = |at: usize| {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 4;
-        bytes
-    };
-    for (bytes, expected) in [
-        (whole[..20].to_vec(), "it has 20 bytes, and the footer of an index alone takes 48"),
-        (whole[..whole.len() - 1].to_vec(), "it does not end with the magic number"),
-        (flipped(100), "the checksum of the block at byte 0 is"),
-        (flipped(whole.len() - 45), "model.ckpt-best.index"),
-    ] {
-        let folder = scratch("google-albert");
-        fs::write(folder.path().join(INDEX), bytes).unwrap();
-        let error = message(folder.path(), Heads::PRE_TRAINING);
-        assert!(error.contains(INDEX) && error.contains(expected), "{error:?} does not contain {expected:?}");
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(&str, Change, &[&str]); 6] = [
+        (INDEX, |bytes| bytes.truncate(20), &[INDEX, "it has 20 bytes, and the footer of an index alone takes 48"]),
+        (INDEX, |bytes| bytes.truncate(bytes.len() - 1), &[INDEX, "it does not end with the magic number"]),
+        (INDEX, |bytes| bytes[100] ^= 4, &[INDEX, "the checksum of the block at byte 0 is"]),
+        (INDEX, |bytes| *bytes.iter_mut().rev().nth(44).unwrap() ^= 4, &[INDEX]),
+        (DATA, |bytes| bytes.truncate(bytes.len() - 1), &["it was cut short"]),
+        (DATA, |bytes| bytes[4] ^= 1, &["has the checksum", "one of them is damaged"]),
+    ];
+    for (file, damage, parts) in cases {
+        refused("google-albert", Heads::PRE_TRAINING, parts, |folder| change(&folder.join(file), damage));
     }
-    let folder = scratch("google-albert");
-    let data = fs::read(folder.path().join(DATA)).unwrap();
-    fs::write(folder.path().join(DATA), &data[..data.len() - 1]).unwrap();
-    let error = message(folder.path(), Heads::PRE_TRAINING);
-    assert!(error.contains("it was cut short"), "{error}");
-    let mut bad = data.clone();
-    bad[4] ^= 1;
-    fs::write(folder.path().join(DATA), &bad).unwrap();
-    let error = message(folder.path(), Heads::PRE_TRAINING);
-    assert!(error.contains("has the checksum") && error.contains("one of them is damaged"), "{error}");
-    fs::remove_file(folder.path().join(DATA)).unwrap();
-    let error = message(folder.path(), Heads::PRE_TRAINING);
-    assert!(error.contains("its data is not beside it"), "{error}");
+    let removed = |folder: &Path| fs::remove_file(folder.join(DATA)).unwrap();
+    refused("google-albert", Heads::PRE_TRAINING, &["its data is not beside it"], removed);
 }
 
 #[test]
@@ -452,15 +391,17 @@ fn a_folder_of_several_checkpoints_wants_one_named() {
 
 #[test]
 fn shapes_and_configurations_that_do_not_fit_are_named() {
+    let shapes = "its shape is [12, 8], but config.json makes it [13, 8]";
     let cases = [
-        (
-            "\"intermediate_size\": 12",
-            "\"intermediate_size\": 13",
-            "its shape is [12, 8], but config.json makes it [13, 8]",
-        ),
+        ("\"intermediate_size\": 12", "\"intermediate_size\": 13", shapes),
         ("\"hidden_size\": 8", "\"hidden_width\": 8", "`hidden_size` is missing"),
         ("\"hidden_size\": 8", "\"hidden_size\": -8", "`hidden_size` is -8, expected a whole number"),
         ("\"hidden_size\": 8", "\"hidden_size\": 1e99", "expected a whole number"),
+        ("\"hidden_size\": 8", "\"hidden_size\": 1e999", "not a JSON object"),
+        ("\"hidden_size\": 8", "\"hidden_size\": 2147483648", "expected a number from 1 to"),
+        ("\"hidden_size\": 8", "\"hidden_size\": 18446744073709551616", "expected a whole number"),
+        ("\"hidden_size\": 8", "\"hidden_size\": NaN", "not a JSON object"),
+        ("\"hidden_size\": 8", "\"hidden_size\": 1.5", "expected a whole number"),
         ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4096", "describes 4096 layers of weights of their own"),
         ("\"num_attention_heads\": 2", "\"num_attention_heads\": 0", "`num_attention_heads` is 0"),
         ("\"model_type\": \"bert\"", "\"model_type\": \"gpt2\"", "\"albert\" or \"bert\""),
@@ -468,12 +409,10 @@ fn shapes_and_configurations_that_do_not_fit_are_named() {
         ("{", "[", "config.json: model configuration: not a JSON object"),
     ];
     for (from, to, expected) in cases {
-        let folder = scratch("bert-Model");
-        let path = folder.path().join("config.json");
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains(from), "the case does not hold {from}");
-        fs::write(&path, text.replacen(from, to, 1)).unwrap();
-        let error = message(folder.path(), Heads::MODEL);
-        assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
+        refused("bert-Model", Heads::MODEL, &[expected], |folder| {
+            let text = fs::read_to_string(folder.join("config.json")).unwrap();
+            assert!(text.contains(from), "the case does not hold {from}");
+            fs::write(folder.join("config.json"), text.replacen(from, to, 1)).unwrap();
+        });
     }
 }

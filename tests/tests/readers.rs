@@ -8,6 +8,7 @@ use albert_tests::{
     allocator::{Counting, live_and_peak, reset_peak},
     mutate::{Dice, mutate_bytes, mutate_json, mutate_text},
     readers::{READERS, Reader, find},
+    run_folder::files,
 };
 use engine::io::limits::{memory_for, text::ZSTD_MAGIC};
 use std::{
@@ -70,8 +71,7 @@ fn corpus(reader: &Reader) -> Vec<(String, Vec<u8>)> {
     let file = fs::File::open(fuzz().join("corpus.tar.gz")).expect("the corpus");
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
     let mut inputs = Vec::new();
-    for entry in archive.entries().expect("an archive") {
-        let mut entry = entry.expect("an entry");
+    for mut entry in archive.entries().expect("an archive").map(|entry| entry.expect("an entry")) {
         let path = entry.path().expect("a path").into_owned();
         if entry.header().entry_type().is_file() && path.starts_with(reader.name) {
             let mut bytes = Vec::new();
@@ -79,15 +79,6 @@ fn corpus(reader: &Reader) -> Vec<(String, Vec<u8>)> {
             inputs.push((path.display().to_string(), bytes));
         }
     }
-    inputs.sort();
-    inputs
-}
-
-/// The same for inputs that have failed.
-fn regressions(reader: &Reader) -> Vec<(String, Vec<u8>)> {
-    let Ok(entries) = fs::read_dir(fuzz().join("regressions").join(reader.name)) else { return Vec::new() };
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    let mut inputs: Vec<_> = paths.map(|path| (path.display().to_string(), fs::read(path).expect("a file"))).collect();
     inputs.sort();
     inputs
 }
@@ -127,7 +118,7 @@ fn corpus_and_regressions_stay_within_bounds() {
     let _alone = alone();
     let mut replayed = 0;
     for reader in READERS {
-        for (name, bytes) in corpus(reader).into_iter().chain(regressions(reader)) {
+        for (name, bytes) in corpus(reader).into_iter().chain(files(&fuzz().join("regressions").join(reader.name))) {
             survives(reader, &name, &bytes);
             replayed += 1;
         }
@@ -144,12 +135,9 @@ fn mutated(reader: &Reader, valid: &[Vec<u8>], corpus: &[Vec<u8>], case: u64) ->
     let kind = if reader.text { dice.below(4) } else { 0 };
     match (kind, String::from_utf8(bytes.clone())) {
         (0, _) | (_, Err(_)) => mutate_bytes(&mut dice, &mut bytes),
-        (1, Ok(mut text)) => {
-            mutate_json(&mut dice, &mut text);
-            bytes = text.into_bytes();
-        }
-        (_, Ok(mut text)) => {
-            mutate_text(&mut dice, &mut text);
+        (kind, Ok(mut text)) => {
+            let mutate = if kind == 1 { mutate_json } else { mutate_text };
+            mutate(&mut dice, &mut text);
             bytes = text.into_bytes();
         }
     }

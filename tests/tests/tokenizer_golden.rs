@@ -26,32 +26,32 @@ fn rows(path: &Path) -> Vec<(String, Vec<u32>)> {
 fn check(tokenizer: &Tokenizer, path: &Path) {
     let rows = rows(path);
     let mut encoder = Encoder::new(tokenizer);
-    let mut different = 0;
+    let mut different = Vec::new();
     for (number, (text, expected)) in rows.iter().enumerate() {
+        let place = format!("{}:{}", path.display(), number + 1);
         let ids = tokenizer.encode(text).unwrap();
         if ids != *expected {
-            different += 1;
-            if different <= 10 {
-                let at = ids.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(ids.len().min(expected.len()));
-                let from = at.saturating_sub(3);
-                let pieces = |ids: &[u32]| -> Vec<String> {
-                    ids.iter().skip(from).take(8).map(|&id| tokenizer.piece(id).to_owned()).collect()
-                };
-                let shown: String = text.chars().take(200).collect();
-                println!("{}:{} {shown:?}, from piece {from}", path.display(), number + 1);
-                println!("  expected {:?}\n  found    {:?}", pieces(expected), pieces(&ids));
-            }
+            let at = ids.iter().zip(expected).take_while(|(a, b)| a == b).count().saturating_sub(3);
+            let pieces =
+                |ids: &[u32]| ids.iter().skip(at).take(8).map(|&id| tokenizer.piece(id).to_owned()).collect::<Vec<_>>();
+            let [expected, found] = [expected, &ids].map(|ids| pieces(ids));
+            different.push(format!("{place} {text:.200?}, from piece {at}: expected {expected:?}, found {found:?}"));
             continue;
         }
         let mut remembered = Vec::new();
         encoder.encode_into(text, &mut remembered).unwrap();
-        assert_eq!(remembered, ids, "{}:{}: with a memory of words", path.display(), number + 1);
+        assert_eq!(remembered, ids, "{place}: with a memory of words");
         let encoding = tokenizer.encode_with_offsets(text).unwrap();
-        assert_eq!(encoding.ids, ids, "{}:{}: with offsets", path.display(), number + 1);
+        assert_eq!(encoding.ids, ids, "{place}: with offsets");
         check_offsets(tokenizer, text, &encoding.ids, &encoding.offsets);
     }
-    println!("{}: {} of {} rows equal", path.display(), rows.len() - different, rows.len());
-    assert_eq!(different, 0, "{} of {} rows of {} differ", different, rows.len(), path.display());
+    println!("{}: {} of {} rows equal", path.display(), rows.len() - different.len(), rows.len());
+    assert!(
+        different.is_empty(),
+        "{} rows differ:\n{}",
+        different.len(),
+        different[..different.len().min(10)].join("\n")
+    );
     let texts: Vec<&str> = rows.iter().map(|(text, _)| text.as_str()).collect();
     let batch = tokenizer.encode_batch(&texts).unwrap();
     assert!(batch.iter().zip(&rows).all(|(ids, (_, expected))| ids == expected), "as a batch");

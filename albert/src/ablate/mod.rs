@@ -22,9 +22,9 @@ mod table;
 mod tests;
 
 pub use plan::{Budget, Input, Plan, Row, Section, TaskPlan, Variant};
-pub use result::{PretrainResult, RunResult, TaskResult};
+
 pub use run::{Ablation, RunOutcome, Stage, Watcher, ablate, read};
-pub use table::{Cell, Table, tables};
+pub use table::{Cell, Table};
 
 use engine::EngineError;
 

@@ -9,7 +9,7 @@ use crate::metrics::Proportion;
 /// Result of pre-training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PretrainResult {
+pub(crate) struct PretrainResult {
     /// Steps taken.
     pub steps: u64,
     /// Tokens processed.
@@ -27,7 +27,7 @@ pub struct PretrainResult {
 /// Result of fine-tuning on one task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TaskResult {
+pub(crate) struct TaskResult {
     /// Name of the metric.
     pub metric: String,
     /// Best dev score, as a fraction like every [`crate::metrics::Metric`].
@@ -39,7 +39,7 @@ pub struct TaskResult {
 /// Results of the finished stages of a row under one seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RunResult {
+pub(crate) struct RunResult {
     /// Fingerprint of the pre-training recipe.
     pub recipe: serde_json::Value,
     /// Result of pre-training.

@@ -82,7 +82,7 @@ pub struct Table {
 }
 
 /// The tables of `plan`; `results[v][s]` is the result of variant v under seed s.
-pub fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult>]) -> Vec<Table> {
+pub(crate) fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult>]) -> Vec<Table> {
     let find = |s: usize, r: usize| variants.iter().position(|variant| variant.rows.contains(&(s, r)));
     let metric = |task: &str| {
         let of = |result: &RunResult| result.tasks.get(task).map(|scored| scored.metric.clone());

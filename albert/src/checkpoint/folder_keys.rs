@@ -1,6 +1,6 @@
 //! Keys of third-party model folders: what each one means here.
 //!
-//! [`KEYS`] is the one table. [`check`] reads the files of a folder, refuses what the table refuses, and names in one remark the
+//! [`KEYS`] is the one table. `check` reads the files of a folder, refuses what the table refuses, and names in one remark the
 //! keys that the table lacks; `docs/folders.md` is the table as text. The reader of a file decides what an obeyed key does.
 
 use std::collections::BTreeSet;
@@ -312,7 +312,7 @@ fn find(file: &str, key: &str) -> Option<&'static Keys> {
 /// # Errors
 /// A key has a value that the table refuses, or the receiver of remarks refuses the folder. Damaged files are left to their
 /// readers.
-pub fn check(folder: &Path) -> Result<(), CheckpointError> {
+pub(crate) fn check(folder: &Path) -> Result<(), CheckpointError> {
     let mut unknown = Vec::new();
     let has_pipeline = folder.join(PIPELINE).is_file();
     let config =

@@ -31,14 +31,16 @@ mod tensorflow;
 mod tests;
 mod weights;
 
-pub use crate::config::{Heads, TaskHead};
+pub use crate::config::Heads;
+pub use crate::config::TaskHead;
 pub use convert::{Conversion, ConvertOptions, convert};
 pub use model_folder::{LoadReport, ModelFolder};
 pub(crate) use modules::{LIMITS, MODULES, Module, PROMPTS, modules, read_settings};
 pub use names::stored_name;
 pub use save::{SaveFormat, save_model, save_model_as, torch_name};
-pub use state::{Checkpoints, LoadedState, StateHeader, TensorGroup, first_difference};
-pub use stored::{Content, StoredTensor, stored_tensors};
+pub use state::Checkpoints;
+pub use state::{LoadedState, StateHeader};
+pub(crate) use state::{TensorGroup, first_difference};
 
 use std::path::PathBuf;
 

@@ -47,12 +47,12 @@ impl StateHeader {
     /// 3: a dropout mask takes a byte per element, so a run with dropout draws other masks from there on.
     ///
     /// 4: bf16 is multiplied on tiles; `compute.precision` was `compute.activations`.
-    pub const VERSION: u32 = 4;
+    pub(crate) const VERSION: u32 = 4;
 }
 
 /// A group of tensors of a state: the name before the slash, and the tensors in order.
 #[derive(Clone, Debug)]
-pub struct TensorGroup<'a> {
+pub(crate) struct TensorGroup<'a> {
     /// `parameter`, `first_moment` or `second_moment`.
     pub group: &'static str,
     /// Name, shape and elements of each tensor.
@@ -85,7 +85,7 @@ fn precision_of(config: &Value) -> Option<&str> {
 
 impl LoadedState {
     /// A message, if an earlier version of the program wrote the state.
-    pub fn earlier_version(&self) -> Option<String> {
+    pub(crate) fn earlier_version(&self) -> Option<String> {
         let (written, now) = (self.header.version, StateHeader::VERSION);
         // A run in f32 has the same bits in versions 3 and 4.
         let is_f32 = precision_of(&self.header.config).is_none_or(|precision| precision == "f32");
@@ -143,7 +143,7 @@ impl LoadedState {
 
 impl Checkpoints {
     /// Number of states kept: the last and the one before.
-    pub const KEPT: usize = 2;
+    pub(crate) const KEPT: usize = 2;
 
     /// The states of the run in `run`; nothing is created yet.
     pub fn of_run(run: &Path) -> Self {
@@ -159,7 +159,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The folder exists and cannot be listed.
-    pub fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
+    pub(crate) fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
         let mut steps: Vec<u64> = self.names()?.iter().filter_map(|name| step_of(name)).collect();
         steps.sort_unstable_by(|a, b| b.cmp(a));
         Ok(steps)
@@ -184,7 +184,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The state cannot be written; the ones before are then untouched.
-    pub fn save(&self, header: &StateHeader, groups: &[TensorGroup<'_>]) -> Result<PathBuf, CheckpointError> {
+    pub(crate) fn save(&self, header: &StateHeader, groups: &[TensorGroup<'_>]) -> Result<PathBuf, CheckpointError> {
         create_dir_synced(&self.folder)?;
         let tensors: Vec<TensorOut<'_>> = groups
             .iter()
@@ -209,7 +209,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// A file cannot be removed.
-    pub fn tidy(&self, step: u64) -> Result<(), CheckpointError> {
+    pub(crate) fn tidy(&self, step: u64) -> Result<(), CheckpointError> {
         for name in self.names()? {
             if let Some(name) = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial"))
                 && step_of(name).is_some()
@@ -277,7 +277,7 @@ fn open(path: &Path, step: u64) -> Result<(Safetensors, StateHeader), Checkpoint
 }
 
 /// The first key, in the order of `then`, whose value differs between two JSON values: its path with dots, both values.
-pub fn first_difference(then: &Value, now: &Value) -> Option<(String, String, String)> {
+pub(crate) fn first_difference(then: &Value, now: &Value) -> Option<(String, String, String)> {
     fn walk(path: &str, then: Option<&Value>, now: Option<&Value>) -> Option<(String, String, String)> {
         if let (Some(Value::Object(a)), Some(Value::Object(b))) = (then, now) {
             let added = b.keys().filter(|key| !a.contains_key(*key));

@@ -19,7 +19,7 @@ use crate::model::parameters;
 
 /// Content of a stored tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub(crate) enum Content {
     /// The values of the parameter of this name.
     Parameter(String),
     /// The identity matrix.
@@ -30,7 +30,7 @@ pub enum Content {
 
 /// One tensor of `model.safetensors`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredTensor {
+pub(crate) struct StoredTensor {
     /// Name in the file.
     pub name: String,
     /// Shape.
@@ -42,7 +42,7 @@ pub struct StoredTensor {
 const MAP: &str = "albert.encoder.embedding_hidden_mapping_in.";
 
 /// All tensors of `model.safetensors` for the model in a folder of `family`; their names are those of ALBERT.
-pub fn stored_tensors(config: &AlbertConfig, heads: Heads, family: Family) -> Vec<StoredTensor> {
+pub(crate) fn stored_tensors(config: &AlbertConfig, heads: Heads, family: Family) -> Vec<StoredTensor> {
     let parameters = parameters(config, heads);
     let stored = |name: String, parameter: &ParamInfo| StoredTensor {
         name,

@@ -15,7 +15,7 @@ mod json;
 mod presets;
 mod sharing;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use heads::{Heads, TaskHead};
 pub use json::{ConfigIdentity, ConfigReading, ProblemType};

@@ -62,7 +62,7 @@ pub struct Batch {
 
 /// Upper bounds on the batches under some settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchCapacity {
+pub(crate) struct BatchCapacity {
     /// Most tokens, T.
     pub tokens: usize,
     /// Most sequences, B.
@@ -73,7 +73,7 @@ pub struct BatchCapacity {
 
 impl BatchCapacity {
     /// The bounds under `settings`.
-    pub fn of(settings: &DataSettings) -> Self {
+    pub(crate) fn of(settings: &DataSettings) -> Self {
         let (tokens, masking) = (settings.batch.max_tokens, &settings.masking);
         // A sequence has at least one token that is not special.
         let shortest = settings.instances.special_tokens() + 1;
@@ -82,11 +82,6 @@ impl BatchCapacity {
         let share = (tokens as f64 * masking.probability).ceil() as usize + sequences;
         let masked = share.min(sequences.saturating_mul(masking.max_predictions)).min(tokens);
         Self { tokens, sequences, masked }
-    }
-
-    /// Heap size of a batch in bytes.
-    pub fn bytes(&self) -> usize {
-        size_of::<u32>() * (3 * self.tokens + 2 * self.masked + 2 * self.sequences + 1)
     }
 }
 
@@ -108,7 +103,7 @@ impl Batch {
     }
 
     /// Number of sequences, B.
-    pub fn sequences(&self) -> usize {
+    pub(crate) fn sequences(&self) -> usize {
         self.cu_seqlens.len().saturating_sub(1)
     }
 

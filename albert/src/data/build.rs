@@ -86,18 +86,8 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
     corpus.validate()?;
     split.validate()?;
     let encoding = Encoding::new(corpus, vocabulary, new_encoder);
-    let parts = if communicator.size() > 1 {
-        let (parts, sizes) = Part::all(&sources)?;
-        let names: Vec<String> = sources.iter().map(Source::name).collect();
-        let fingerprint = format!("{:016x}", vocabulary.fingerprint());
-        let start = json!({
-            "text": { "files": names, "bytes": sizes }, "tokenizer": fingerprint, "corpus": corpus, "split": split
-        });
-        expect_alike(communicator, start)?;
-        Some(parts)
-    } else {
-        None
-    };
+    let several = communicator.size() > 1;
+    let parts = several.then(|| parts_of(&sources, corpus, split, vocabulary, communicator)).transpose()?;
     if let Some(parts) = parts.as_ref().filter(|_| !communicator.is_first()) {
         return assist(&sources, parts, &encoding, communicator);
     }
@@ -140,6 +130,24 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
     remove_unlisted(out);
     send_outcome(&serde_json::to_vec(&index).expect("an index has string keys and finite numbers"))?;
     Ok(index)
+}
+
+/// The parts that ranks share, once all have the same inputs.
+fn parts_of(
+    sources: &[Source],
+    corpus: &CorpusSettings,
+    split: &SplitSettings,
+    vocabulary: &Vocabulary,
+    communicator: &Communicator,
+) -> Result<Vec<Part>, DataError> {
+    let (parts, sizes) = Part::all(sources)?;
+    let names: Vec<String> = sources.iter().map(Source::name).collect();
+    let fingerprint = format!("{:016x}", vocabulary.fingerprint());
+    let start = json!({
+        "text": { "files": names, "bytes": sizes }, "tokenizer": fingerprint, "corpus": corpus, "split": split
+    });
+    expect_alike(communicator, start)?;
+    Ok(parts)
 }
 
 /// Reads and tokenizes the parts of this rank, which is not the first, and sends them to the first.

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use engine::Communicator;
-
-use super::testing::{build_in, encode, sources, text, vocabulary};
+use super::testing::{build_in, encode, sources, text, try_build, vocabulary};
 use super::*;
 
 /// All documents of `dataset` on `side` as lists of sentences of ids.
@@ -53,16 +51,7 @@ fn holds_every_sentence_once_in_corpus_order() {
         let folder = tempfile::tempdir().unwrap();
         let corpus = CorpusSettings { tokens_per_shard, ..Default::default() };
         let split = SplitSettings::default();
-        let index = build_with(
-            sources(&texts),
-            folder.path(),
-            &corpus,
-            &split,
-            &vocabulary,
-            || encode,
-            &Communicator::default(),
-        )
-        .unwrap();
+        let index = try_build(folder.path(), &texts, &corpus, &split, &vocabulary).unwrap();
         let dataset = Dataset::open(folder.path(), &vocabulary).unwrap();
         assert_eq!(dataset.index(), &index, "case {case}");
         assert!(tokens_per_shard > 500 || index.train.shards.len() > 3, "case {case}: {:?}", index.train.shards);
@@ -79,6 +68,8 @@ fn holds_every_sentence_once_in_corpus_order() {
         }
         let total: u64 = index.sources.iter().map(|s| s.tokens).sum();
         assert_eq!(index.train.tokens + index.held_out.tokens, total, "case {case}");
+        let held_out: u64 = index.sources.iter().map(|s| s.held_out_documents).sum();
+        assert_eq!(held_out, index.held_out.documents, "case {case}");
     }
 }
 
@@ -98,34 +89,6 @@ fn is_bit_identical_for_any_thread_count() {
     for threads in [2, 3, 8] {
         assert!(build_with(threads) == one, "files differ between 1 and {threads} threads");
     }
-}
-
-#[test]
-fn every_source_gives_its_share_to_the_held_out_side() {
-    let texts: Vec<String> = (0..4).map(|i| text(10 + i, 200, 50 + 30 * i as u32, 3, 9)).collect();
-    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let folder = tempfile::tempdir().unwrap();
-    let index = build_in(folder.path(), &texts, &vocabulary(200));
-    for source in &index.sources {
-        let expected = source.documents as f64 / 10.0;
-        let found = source.held_out_documents as f64;
-        assert!((found - expected).abs() <= 2.0, "{}: {found} of {}", source.name, source.documents);
-    }
-}
-
-#[test]
-fn no_document_is_on_both_sides() {
-    let once = text(5, 50, 300, 2, 3);
-    let twice = format!("{once}\n{once}");
-    let folder = tempfile::tempdir().unwrap();
-    let vocabulary = vocabulary(50);
-    let index = build_in(folder.path(), &[&twice, &once], &vocabulary);
-    assert!(index.report.duplicate_documents >= 600, "{}", index.report.duplicate_documents);
-    let dataset = Dataset::open(folder.path(), &vocabulary).unwrap();
-    let held_out = contents(&dataset, Side::HeldOut);
-    let train = contents(&dataset, Side::Train);
-    assert!(held_out.len() > 60, "{}", held_out.len());
-    assert!(held_out.iter().all(|document| !train.contains(document)));
 }
 
 #[test]
@@ -161,55 +124,20 @@ fn every_flipped_bit_and_every_cut_is_found() {
 }
 
 #[test]
-fn another_tokenizer_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    build_in(folder.path(), &[&text(7, 60, 30, 3, 5)], &vocabulary(60));
-    let error = Dataset::open(folder.path(), &vocabulary(62)).unwrap_err();
-    assert!(matches!(error, DataError::OtherTokenizer { .. }), "{error}");
-}
-
-#[test]
-fn a_missing_or_foreign_index_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let vocabulary = vocabulary(60);
-    let open = || Dataset::open(folder.path(), &vocabulary).unwrap_err().to_string();
-    assert!(open().contains("dataset.json is missing"), "{}", open());
-    for (content, expected) in [("{", "not an index"), ("{\"format\": 3}", "not an index")] {
-        std::fs::write(folder.path().join("dataset.json"), content).unwrap();
-        assert!(open().contains(expected) && open().contains("dataset.json"), "{}", open());
-    }
-}
-
-#[test]
-fn a_failed_build_leaves_the_data_that_was_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let vocabulary = vocabulary(60);
-    let before = build_in(folder.path(), &[&text(8, 60, 30, 3, 5)], &vocabulary);
-    let listing = files(folder.path());
-    let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-    let mut broken = text(9, 60, 40, 3, 5).into_bytes();
-    broken.extend(b"\xFF\n");
-    let broken = vec![Source::Memory { name: "broken.txt".into(), text: broken.into() }];
-    let error = build_with(broken, folder.path(), &corpus, &split, &vocabulary, || encode, &Communicator::default())
-        .unwrap_err();
-    assert!(error.to_string().starts_with("broken.txt:"), "{error}");
-    assert_eq!(files(folder.path()), listing, "a temporary file is left");
-    assert_eq!(Dataset::open(folder.path(), &vocabulary).unwrap().index(), &before);
-
-    let after = build_in(folder.path(), &[&text(9, 60, 30, 3, 5)], &vocabulary);
-    assert_ne!(after.train.shards, before.train.shards);
-    assert_eq!(files(folder.path()).len(), 3, "replaced shards are left: {:?}", files(folder.path()));
-}
-
-#[test]
-fn leftovers_of_a_killed_build_are_removed_and_other_files_stay() {
+fn leftovers_of_a_killed_build_and_replaced_shards_are_removed_and_other_files_stay() {
     let folder = tempfile::tempdir().unwrap();
     let leftovers = ["train-00007-0123456789abcdef.shard", ".held_out-00000-0123456789abcdef.shard.partial"];
-    let others = ["train.txt", "notes-00000.shard", ".hidden.partial"];
+    let others = "train.txt notes-00000.shard .hidden.partial train-00000.shard train-00000-0123456789ABCDEF.shard \
+        other-00000-ID.shard train-0000-ID.shard train-00000-ID.shard.bak"
+        .replace("ID", "0123456789abcdef");
+    let others: Vec<&str> = others.split(' ').collect();
     for name in leftovers.iter().chain(&others) {
         std::fs::write(folder.path().join(name), "x").unwrap();
     }
-    build_in(folder.path(), &[&text(8, 60, 30, 3, 5)], &vocabulary(60));
+    let before = build_in(folder.path(), &[&text(8, 60, 30, 3, 5)], &vocabulary(60));
+    let after = build_in(folder.path(), &[&text(9, 60, 30, 3, 5)], &vocabulary(60));
+    assert_ne!(after.train.shards, before.train.shards);
+    assert_eq!(files(folder.path()).len(), 3 + others.len(), "{:?}", files(folder.path()));
     assert!(leftovers.iter().all(|name| !folder.path().join(name).exists()));
     assert!(others.iter().all(|name| folder.path().join(name).exists()));
 }
@@ -219,38 +147,12 @@ fn a_second_build_in_the_same_directory_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let other = engine::io::AtomicFile::create(folder.path().join("dataset.json")).unwrap();
     let text = text(8, 60, 30, 3, 5);
-    let try_build = || {
-        let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-        build_with(
-            sources(&[&text]),
-            folder.path(),
-            &corpus,
-            &split,
-            &vocabulary(60),
-            || encode,
-            &Communicator::default(),
-        )
-    };
-    let error = try_build().unwrap_err().to_string();
+    let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
+    let build = || try_build(folder.path(), &[&text], &corpus, &split, &vocabulary(60));
+    let error = build().unwrap_err().to_string();
     assert!(error.contains("another process is writing this file"), "{error}");
     drop(other);
-    try_build().unwrap();
-}
-
-#[test]
-fn output_below_a_regular_file_is_an_error_that_names_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
-    std::fs::write(&file, "precious").unwrap();
-    let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-    let text = text(8, 60, 30, 3, 5);
-    for out in [file.clone(), file.join("data")] {
-        let error =
-            build_with(sources(&[&text]), &out, &corpus, &split, &vocabulary(60), || encode, &Communicator::default())
-                .unwrap_err();
-        assert!(error.to_string().starts_with(out.to_str().unwrap()), "{error}");
-    }
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    build().unwrap();
 }
 
 #[test]
@@ -290,8 +192,7 @@ fn small_and_empty_corpora_are_told_apart() {
     let vocabulary = vocabulary(60);
     let try_build = |text: &str, held_out: f64| {
         let split = SplitSettings { held_out, ..Default::default() };
-        let corpus = CorpusSettings::default();
-        build_with(sources(&[text]), folder.path(), &corpus, &split, &vocabulary, || encode, &Communicator::default())
+        try_build(folder.path(), &[text], &CorpusSettings::default(), &split, &vocabulary)
     };
     assert!(matches!(try_build("", 0.1), Err(DataError::EmptyCorpus { .. })));
     assert!(matches!(try_build("words only\nno number\n", 0.1), Err(DataError::NoTokens { sentences: 2 })));
@@ -312,9 +213,6 @@ fn small_and_empty_corpora_are_told_apart() {
 fn ids_beyond_the_vocabulary_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-    let source = sources(&["6\n\n8 60\n"]);
-    let error =
-        build_with(source, folder.path(), &corpus, &split, &vocabulary(60), || encode, &Communicator::default())
-            .unwrap_err();
+    let error = try_build(folder.path(), &["6\n\n8 60\n"], &corpus, &split, &vocabulary(60)).unwrap_err();
     assert!(error.to_string().starts_with("0.txt:3: the tokenizer returned id 60"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! A data folder: `dataset.json` and the shards that it lists.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use engine::io::{AtomicFile, hash64, limits};
@@ -165,7 +165,6 @@ pub(super) fn write_index(folder: &Path, mut file: AtomicFile, index: &Index) ->
 /// An open data folder.
 #[derive(Debug)]
 pub struct Dataset {
-    folder: PathBuf,
     index: Index,
     train: Arc<Shards>,
     held_out: Arc<Shards>,
@@ -196,12 +195,7 @@ impl Dataset {
             Ok(Arc::new(Shards::new(side, shards)?))
         };
         let (train, held_out) = (side(Side::Train, &index.train)?, side(Side::HeldOut, &index.held_out)?);
-        Ok(Self { folder: folder.to_path_buf(), index, train, held_out })
-    }
-
-    /// Path of the folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+        Ok(Self { index, train, held_out })
     }
 
     /// The index.

@@ -24,7 +24,7 @@ use crate::metrics::Mean;
 
 /// Held-out batches.
 #[derive(Clone, Debug)]
-pub struct EvaluationSet {
+pub(crate) struct EvaluationSet {
     assembler: Assembler,
     table: Vec<Instance>,
     at: u32,
@@ -36,7 +36,11 @@ impl EvaluationSet {
     ///
     /// # Errors
     /// [`DataError::Setting`] if a setting is out of range; [`DataError::NoInstances`] if `shards` has no instance.
-    pub fn new(shards: Arc<Shards>, vocabulary: Arc<Vocabulary>, settings: &DataSettings) -> Result<Self, DataError> {
+    pub(crate) fn new(
+        shards: Arc<Shards>,
+        vocabulary: Arc<Vocabulary>,
+        settings: &DataSettings,
+    ) -> Result<Self, DataError> {
         settings.validate()?;
         let mut settings = settings.clone();
         settings.instances.lone_sentence = LoneSentence::Skip;
@@ -60,22 +64,22 @@ impl EvaluationSet {
     }
 
     /// Number of sequences.
-    pub fn sequences(&self) -> usize {
+    pub(crate) fn sequences(&self) -> usize {
         self.table.len()
     }
 
     /// The settings in use: those given, with lone sentences skipped.
-    pub fn settings(&self) -> &DataSettings {
+    pub(crate) fn settings(&self) -> &DataSettings {
         self.assembler.settings()
     }
 
     /// Goes back to the first batch.
-    pub fn rewind(&mut self) {
+    pub(crate) fn rewind(&mut self) {
         self.at = 0;
     }
 
     /// Replaces the contents of `batch` by the next batch; false, and an empty batch, after the last.
-    pub fn fill(&mut self, batch: &mut Batch) -> bool {
+    pub(crate) fn fill(&mut self, batch: &mut Batch) -> bool {
         let cursor = |index| Cursor { epoch: 0, index };
         batch.clear();
         batch.start = cursor(self.at);
@@ -105,7 +109,7 @@ impl EvaluationSet {
     }
 
     /// Mean cross-entropy of `unigram` over all masked pieces, and over those shown as `[MASK]`. Rewinds before and after.
-    pub fn baseline(&mut self, unigram: &Unigram) -> Baseline {
+    pub(crate) fn baseline(&mut self, unigram: &Unigram) -> Baseline {
         let mut batch = Batch::new(self.settings());
         let (mut all, mut hidden) = (Mean::default(), Mean::default());
         let mask = self.mask_id();
@@ -124,7 +128,7 @@ impl EvaluationSet {
     }
 
     /// Id of `[MASK]`, which hides a masked piece in the input; other masked pieces are kept or replaced.
-    pub fn mask_id(&self) -> u32 {
+    pub(crate) fn mask_id(&self) -> u32 {
         self.assembler.vocabulary().specials().mask
     }
 }
@@ -146,7 +150,7 @@ fn text_hash(shards: &Shards, instance: &Instance, is_swapping: bool, tokens: &m
 
 /// Result of the unigram model on an evaluation set.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Baseline {
+pub(crate) struct Baseline {
     /// Cross-entropy in nats over all masked pieces.
     pub all: Mean,
     /// The same over those shown as `[MASK]`; the others are visible to the model.
@@ -155,7 +159,7 @@ pub struct Baseline {
 
 /// Unigram model of the training documents.
 #[derive(Clone, Debug)]
-pub struct Unigram {
+pub(crate) struct Unigram {
     /// -ln p of each piece.
     nats: Vec<f64>,
 }
@@ -163,7 +167,7 @@ pub struct Unigram {
 impl Unigram {
     /// The frequencies in `shards` for a vocabulary of `vocab_size` pieces, with one added to each count. Reads every
     /// token once.
-    pub fn of(shards: &Shards, vocab_size: usize) -> Self {
+    pub(crate) fn of(shards: &Shards, vocab_size: usize) -> Self {
         let mut counts = vec![1u64; vocab_size];
         for shard in shards.shards() {
             match shard.ids() {
@@ -176,7 +180,7 @@ impl Unigram {
     }
 
     /// -ln p of `piece`.
-    pub fn nats(&self, piece: u32) -> f64 {
+    pub(crate) fn nats(&self, piece: u32) -> f64 {
         self.nats[piece as usize]
     }
 }

@@ -3,8 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use engine::Communicator;
-
 use super::testing::{build_in, shards, text, vocabulary};
 use super::*;
 use crate::tokenizer::{Tokenizer, TrainerConfig, train};
@@ -173,58 +171,14 @@ fn the_report_counts_what_is_there() {
     }
 }
 
-/// A vocabulary of 400 pieces learnt from the text of a licence.
-fn licence_tokenizer(text: &str) -> Tokenizer {
-    let config = TrainerConfig { vocab_size: 400, ..Default::default() };
-    train(text.lines(), &config, |_| {}).unwrap()
-}
-
-#[test]
-fn english_text_becomes_batches_under_a_trained_vocabulary() {
-    let text = include_str!("../../LICENSE-APACHE");
-    let tokenizer = licence_tokenizer(text);
-    let source = || vec![Source::Memory { name: "licence.txt".into(), text: text.as_bytes().into() }];
-    let corpus =
-        CorpusSettings { layout: TextLayout::Paragraphs, blank_lines_between_documents: 1, ..Default::default() };
-    let folder = tempfile::tempdir().unwrap();
-    let index =
-        build(source(), folder.path(), &corpus, &SplitSettings::default(), &tokenizer, &Communicator::default())
-            .unwrap();
-    let vocabulary = Arc::new(Vocabulary::of(&tokenizer).unwrap());
-    let dataset = Dataset::open(folder.path(), &vocabulary).unwrap();
-
-    // An encoder without memory, sentence by sentence, gives the same number of tokens.
-    let documents = Documents::new(source(), &corpus).unwrap().map(Result::unwrap);
-    let tokens: usize =
-        documents.flat_map(|d| d.sentences().map(|s| tokenizer.encode(s).unwrap().len()).collect::<Vec<_>>()).sum();
-    assert_eq!(index.train.tokens + index.held_out.tokens, tokens as u64);
-    assert!(index.held_out.documents >= 3, "{}", index.held_out.documents);
-
-    let mut settings = settings(Objective::Sop);
-    settings.masking.mask_probability = 0.0;
-    settings.masking.keep_probability = 1.0;
-    let train = dataset.side(Side::Train);
-    let mut sampler = Sampler::new(Arc::clone(train), Arc::clone(&vocabulary), &settings, 1).unwrap();
-    let cleaned = tokenizer.cleaning().expect("our own").clean(text).text;
-    let mut batch = Batch::new(&settings);
-    while sampler.cursor().epoch == 0 {
-        sampler.fill(&mut batch);
-        for bounds in batch.cu_seqlens.windows(2) {
-            let ids = &batch.ids[bounds[0] as usize + 1..bounds[1] as usize - 1];
-            for segment in ids.split(|&id| id == vocabulary.specials().sep) {
-                let decoded = tokenizer.decode(segment).unwrap();
-                assert!(cleaned.contains(decoded.trim()), "not in the text: {decoded:?}");
-            }
-        }
-    }
-}
-
 #[test]
 fn tokenizers_are_told_apart_by_their_fingerprints() {
     let text = include_str!("../../LICENSE-APACHE");
-    let tokenizer = licence_tokenizer(text);
+    let config = TrainerConfig { vocab_size: 400, ..Default::default() };
+    let trained = |text: &str| train(text.lines(), &config, |_| {}).unwrap();
+    let tokenizer = trained(text);
     let fingerprint = |tokenizer: &Tokenizer| Vocabulary::of(tokenizer).unwrap().fingerprint();
     assert_eq!(fingerprint(&tokenizer), fingerprint(&tokenizer.clone()));
-    let other = licence_tokenizer(&text.replace("Licensor", "Grantor"));
+    let other = trained(&text.replace("Licensor", "Grantor"));
     assert_ne!(fingerprint(&tokenizer), fingerprint(&other));
 }

@@ -29,7 +29,7 @@ const RELEASED_TRIES: usize = 10;
 
 /// One training instance, before trimming and masking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instance {
+pub(crate) struct Instance {
     /// First sentence of A.
     pub a: u32,
     /// First sentence of B; unused if `b_count` is 0.
@@ -46,7 +46,7 @@ pub struct Instance {
 
 /// Counts of planning an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlanCounts {
+pub(crate) struct PlanCounts {
     /// Instances.
     pub instances: u64,
     /// Instances with label 1.
@@ -62,7 +62,7 @@ pub struct PlanCounts {
 }
 
 /// Fills `table` with the instances of `epoch` in their final, shuffled order, from the documents that `takes` accepts.
-pub fn plan_epoch(
+pub(crate) fn plan_epoch(
     shards: &Shards,
     settings: &InstanceSettings,
     seed: u64,

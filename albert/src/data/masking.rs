@@ -26,7 +26,7 @@ use super::vocabulary::Vocabulary;
 
 /// A chosen span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     /// First token of the span in the sequence.
     pub start: u32,
     /// Token after its last.
@@ -35,7 +35,7 @@ pub struct Span {
     pub words: u32,
 }
 
-/// Counts over all sequences that a [`Masker`] has masked.
+/// Counts over all sequences that a `Masker` has masked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MaskingStatistics {
     /// Sequences masked.
@@ -60,7 +60,7 @@ pub struct MaskingStatistics {
 
 /// Masks sequences under fixed settings; holds the buffers.
 #[derive(Clone, Debug)]
-pub struct Masker {
+pub(crate) struct Masker {
     settings: MaskingSettings,
     /// `law[n - 1]` is the probability of a length of at most n.
     law: Vec<f64>,
@@ -74,7 +74,7 @@ pub struct Masker {
 
 impl Masker {
     /// A masker with buffers for sequences of `longest` tokens.
-    pub fn new(settings: &MaskingSettings, longest: usize) -> Self {
+    pub(crate) fn new(settings: &MaskingSettings, longest: usize) -> Self {
         let n = settings.ngram;
         let weight = |i: usize| 1.0 / if settings.favor_shorter_ngram { i + 1 } else { n - i } as f64;
         let total: f64 = (0..n).map(weight).sum();
@@ -99,7 +99,7 @@ impl Masker {
 
     /// Masks the sequence `ids` in place with draws from `stream`. Appends the chosen positions plus `base`, ascending, to
     /// `positions`, and their original pieces to `labels`.
-    pub fn mask(
+    pub(crate) fn mask(
         &mut self,
         vocabulary: &Vocabulary,
         stream: &mut Stream,
@@ -139,12 +139,12 @@ impl Masker {
     }
 
     /// The spans of the sequence that was masked last, in the order in which they were chosen.
-    pub fn spans(&self) -> &[Span] {
+    pub(crate) fn spans(&self) -> &[Span] {
         &self.spans
     }
 
     /// Counts over all sequences so far.
-    pub fn statistics(&self) -> &MaskingStatistics {
+    pub(crate) fn statistics(&self) -> &MaskingStatistics {
         &self.statistics
     }
 

@@ -2,6 +2,7 @@
 
 use engine::philox::Stream;
 
+use super::masking::{Masker, Span};
 use super::testing::{SPECIALS, encode, vocabulary, word};
 use super::*;
 

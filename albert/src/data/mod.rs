@@ -12,52 +12,54 @@
 //! batch sizes.
 //!
 //! Source: Lan et al. 2020, section 3.1 (SOP) and 4.1 (masking), and the released data script, whose defects are
-//! repaired by default ([`settings`]).
+//! repaired by default (`settings`).
 
-pub mod batch;
+pub(crate) mod batch;
 pub mod build;
 #[cfg(test)]
 mod build_tests;
-pub mod corpus;
+pub(crate) mod corpus;
 pub mod dataset;
 mod encode;
-pub mod error;
-pub mod evaluation;
+pub(crate) mod error;
+pub(crate) mod evaluation;
 #[cfg(test)]
 mod evaluation_tests;
 pub mod inspect;
-pub mod instances;
+pub(crate) mod instances;
 mod json_lines;
-pub mod masking;
+pub(crate) mod masking;
 #[cfg(test)]
 mod masking_tests;
-pub mod prefetch;
+pub(crate) mod prefetch;
 #[cfg(test)]
 mod rank_tests;
-pub mod sampler;
+pub(crate) mod sampler;
 #[cfg(test)]
 mod sampler_tests;
-pub mod sentences;
-pub mod settings;
+pub(crate) mod sentences;
+pub(crate) mod settings;
 pub mod shard;
 mod shard_writer;
-pub mod shards;
-pub mod sources;
+pub(crate) mod shards;
+pub(crate) mod sources;
 pub mod split;
 #[cfg(test)]
 mod testing;
-pub mod vocabulary;
+pub(crate) mod vocabulary;
 mod words;
 
-pub use batch::{Batch, BatchCapacity, Cursor};
+pub(crate) use batch::BatchCapacity;
+pub use batch::{Batch, Cursor};
 pub use build::{build, build_with};
 pub use corpus::{Document, Documents};
 pub use dataset::{BuildReport, Dataset, Index};
 pub use error::DataError;
-pub use evaluation::{Baseline, EvaluationSet, Unigram};
+pub(crate) use evaluation::{Baseline, EvaluationSet, Unigram};
 pub use inspect::{Inspection, inspect};
-pub use instances::{Instance, PlanCounts};
-pub use masking::{Masker, MaskingStatistics, Span};
+pub use shards::Shards;
+
+pub use masking::MaskingStatistics;
 pub use prefetch::Prefetch;
 pub use sampler::Sampler;
 pub(crate) use settings::is_one;
@@ -65,8 +67,8 @@ pub use settings::{
     BatchSettings, CorpusSettings, DataSettings, Duplicates, EvaluationSettings, InstanceSettings, LoneSentence,
     MaskingSettings, Objective, SplitSettings, TextLayout,
 };
+
 pub use shard_writer::ShardEntry;
-pub use shards::Shards;
 pub use sources::{Source, bytes_read, files};
 pub use split::{Side, Splitter};
 pub use vocabulary::Vocabulary;

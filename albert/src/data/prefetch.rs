@@ -138,38 +138,6 @@ mod tests {
     }
 
     #[test]
-    fn resumes_at_the_consumers_cursor() {
-        let settings = settings();
-        let mut prefetch = Prefetch::new(sampler(&settings), 2).unwrap();
-        let mut batch = Batch::new(&settings);
-        for _ in 0..37 {
-            prefetch.fill(&mut batch);
-        }
-        let mut resumed = sampler(&settings);
-        resumed.seek(prefetch.cursor()).unwrap();
-        let mut resumed = Prefetch::new(resumed, 2).unwrap();
-        let mut again = Batch::new(&settings);
-        for _ in 0..50 {
-            prefetch.fill(&mut batch);
-            resumed.fill(&mut again);
-            assert_eq!(again, batch);
-        }
-    }
-
-    #[test]
-    fn the_same_buffers_go_round() {
-        let settings = settings();
-        let mut prefetch = Prefetch::new(sampler(&settings), 2).unwrap();
-        let mut batch = Batch::new(&settings);
-        let mut buffers = std::collections::HashSet::new();
-        for _ in 0..100 {
-            prefetch.fill(&mut batch);
-            buffers.insert((batch.ids.as_ptr(), batch.ids.capacity()));
-        }
-        assert_eq!(buffers.len(), 3);
-    }
-
-    #[test]
     fn stops_whether_or_not_batches_were_taken() {
         let settings = settings();
         for taken in [0, 1, 3] {

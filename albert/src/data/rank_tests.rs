@@ -186,41 +186,6 @@ fn ranks_cut_any_text_as_one_process_does() {
 }
 
 #[test]
-fn a_rank_that_cannot_read_its_part_is_named_and_earlier_data_stays() {
-    let folder = tempfile::tempdir().unwrap();
-    let (out, corpus, split) = (folder.path().join("data"), CorpusSettings::default(), SplitSettings::default());
-    let whole = text(1, 200, 90, 6, 12);
-    let path = folder.path().join("text.txt");
-    std::fs::write(&path, &whole).unwrap();
-    build_on(&Communicator::default(), &[Source::File(path.clone())], &out, &corpus, &split).unwrap();
-    let before = contents(&out);
-    let mut named = 0;
-    for (at, ranks) in (0..whole.len()).step_by(997).zip([2, 3, 4].into_iter().cycle()) {
-        if &whole[at..=at] == "\n" {
-            continue;
-        }
-        // The size is that of the others, the text is not.
-        let mut damaged = whole.clone().into_bytes();
-        damaged[at] = 0xFF;
-        let other = Source::Memory { name: path.display().to_string(), text: damaged.into() };
-        let found = on_ranks(ranks, |communicator| {
-            let text = if communicator.rank() == 1 { other.clone() } else { Source::File(path.clone()) };
-            build_on(communicator, &[text], &out, &corpus, &split).map_err(|error| error.to_string())
-        });
-        // Where the damage is in a part of another rank, nobody reads it.
-        if let Err(error) = &found[0] {
-            let line = whole[..at].matches('\n').count() + 1;
-            let expected = format!("rank 1: {}:{line}: invalid UTF-8", path.display());
-            assert!(error.starts_with(&expected), "{ranks} ranks: {error}, expected {expected}");
-            assert!(found[1..].iter().all(|found| found.as_ref().unwrap_err().contains("rank 0 has ended")));
-            named += 1;
-        }
-        assert!(contents(&out) == before, "{ranks} ranks, damage at {at}");
-    }
-    assert!(named > 2, "{named}");
-}
-
-#[test]
 fn ranks_that_differ_and_ranks_that_are_gone_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, split) = (text(1, 200, 90, 6, 12), SplitSettings::default());

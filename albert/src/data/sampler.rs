@@ -81,27 +81,27 @@ impl Sampler {
     }
 
     /// Instances of the epoch planned last.
-    pub fn instances(&self) -> usize {
+    pub(crate) fn instances(&self) -> usize {
         self.table.len()
     }
 
     /// Counts of planning that epoch.
-    pub fn plan_counts(&self) -> PlanCounts {
+    pub(crate) fn plan_counts(&self) -> PlanCounts {
         self.counts
     }
 
     /// The masker, with the spans of the last sequence and the counts of all.
-    pub fn masker(&self) -> &Masker {
+    pub(crate) fn masker(&self) -> &Masker {
         self.assembler.masker()
     }
 
     /// The settings.
-    pub fn settings(&self) -> &DataSettings {
+    pub(crate) fn settings(&self) -> &DataSettings {
         self.assembler.settings()
     }
 
     /// Bytes on the heap: the instance table.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.table.capacity() * size_of::<Instance>()
     }
 

@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use engine::Communicator;
-
-use super::testing::{SPECIALS, shards, text, vocabulary};
+use super::testing::{SPECIALS, shards, text, try_build, vocabulary};
 use super::*;
 
 const SIZE: usize = 900;
@@ -48,6 +46,13 @@ struct Sequence {
     b: Vec<u32>,
     label: u32,
     masked: Vec<(u32, u32)>,
+}
+
+impl Sequence {
+    /// Both segments as in the text.
+    fn in_order(&self) -> [&[u32]; 2] {
+        if self.label == 0 { [&self.a, &self.b] } else { [&self.b, &self.a] }
+    }
 }
 
 /// Takes a batch apart and checks its shape on the way.
@@ -133,48 +138,8 @@ fn batches_keep_to_the_budget_and_visit_each_instance_once() {
     }
 }
 
-/// Also where an epoch ends within a step, and some ranks have no sequence of it.
 #[test]
-fn ranks_draw_the_lanes_of_one_sampler() {
-    const LANES: usize = 8;
-    let shards = shards(&text(9, SIZE as u32, 60, 12, 30), &vocabulary(SIZE));
-    let mut settings = settings(64, Objective::Sop);
-    settings.batch = BatchSettings { max_tokens: 70, max_sequences: 5, sequences_per_step: 24, lanes: LANES };
-    // Batches and cursor of each step of three epochs.
-    let steps = |lanes: std::ops::Range<usize>| {
-        let mut sampler = sampler(&shards, &settings, 5);
-        sampler.limit_to_lanes(lanes);
-        let mut steps = Vec::new();
-        while sampler.cursor().epoch < 3 {
-            let mut step = Vec::new();
-            while step.last().is_none_or(|batch: &Batch| !batch.ends_step) {
-                let mut batch = Batch::new(&settings);
-                sampler.fill(&mut batch);
-                step.push(batch);
-            }
-            step.retain(|batch| batch.sequences() > 0);
-            let drawn: Vec<_> = step.iter().map(|batch| (batch.lane, sequences(batch))).collect();
-            steps.push((drawn, sampler.cursor()));
-        }
-        steps
-    };
-    let expected = steps(0..LANES);
-    assert!(expected.iter().filter(|(_, cursor)| cursor.index == 0).count() == 3);
-    for ranks in 2..=LANES {
-        let all: Vec<_> = (0..ranks).map(|rank| steps(rank * LANES / ranks..(rank + 1) * LANES / ranks)).collect();
-        assert!(all.iter().all(|steps| steps.len() == expected.len()));
-        for (i, (drawn, cursor)) in expected.iter().enumerate() {
-            assert!(all.iter().all(|steps| steps[i].1 == *cursor), "{ranks} ranks, step {i}");
-            let theirs: Vec<_> = all.iter().flat_map(|steps| steps[i].0.clone()).collect();
-            assert!(theirs == *drawn, "{ranks} ranks, step {i}");
-        }
-        let is_without = all.iter().any(|steps| steps.iter().any(|(drawn, _)| drawn.is_empty()));
-        assert!(ranks < LANES || is_without, "the data must leave a rank without a sequence");
-    }
-}
-
-#[test]
-fn resumed_at_any_cursor_it_gives_the_same_batches() {
+fn resumed_at_any_cursor_it_gives_the_same_batches_and_a_cursor_of_other_data_is_refused() {
     let shards = shards(&text(2, SIZE as u32, 60, 9, 25), &vocabulary(SIZE));
     for objective in [Objective::Sop, Objective::Nsp, Objective::None] {
         let settings = settings(96, objective);
@@ -189,6 +154,8 @@ fn resumed_at_any_cursor_it_gives_the_same_batches() {
                 assert_eq!(&again, expected, "{objective:?}, resumed at {:?}", batch.start);
             }
         }
+        let error = resumed.seek(Cursor { epoch: 1, index: 10_000 }).unwrap_err().to_string();
+        assert!(error.starts_with("data cursor = 10000: expected less than the"), "{error}");
     }
 }
 
@@ -214,17 +181,7 @@ fn an_instance_does_not_depend_on_how_shards_are_cut() {
         let folder = tempfile::tempdir().unwrap();
         let corpus = CorpusSettings { tokens_per_shard, ..Default::default() };
         let split = SplitSettings::default();
-        let source = testing::sources(&[&text]);
-        let index = build_with(
-            source,
-            folder.path(),
-            &corpus,
-            &split,
-            &vocabulary,
-            || testing::encode,
-            &Communicator::default(),
-        )
-        .unwrap();
+        let index = try_build(folder.path(), &[&text], &corpus, &split, &vocabulary).unwrap();
         let dataset = Dataset::open(folder.path(), &vocabulary).unwrap();
         let settings = settings(96, objective);
         let batches = batches(&mut sampler(dataset.side(Side::Train), &settings, 8), &settings, 2);
@@ -269,16 +226,13 @@ fn sop_pairs_are_consecutive_and_swapped_half_the_time() {
     for sequence in batches(&mut sampler, &settings, 1).iter().flat_map(sequences) {
         total += 1;
         ones += u64::from(sequence.label);
-        let (first, second) = match sequence.label {
-            0 => (&sequence.a, &sequence.b),
-            _ => (&sequence.b, &sequence.a),
-        };
+        let [first, second] = sequence.in_order();
         assert!(!first.is_empty() && !second.is_empty());
         let full = sequence.a.len() + sequence.b.len() == 61;
         // Trimming takes tokens from the inner ends too, so a trimmed pair need not touch.
         let is_pair = |document: &Vec<u32>| match full {
             true => find(document, first).is_some_and(|at| find(&document[at + first.len()..], second).is_some()),
-            false => find(document, &[&first[..], &second[..]].concat()).is_some(),
+            false => find(document, &[first, second].concat()).is_some(),
         };
         assert!(documents.iter().any(is_pair), "not consecutive in any document: {sequence:?}");
         trimmed += usize::from(full);
@@ -329,8 +283,8 @@ fn lone_sentences_are_split_at_word_starts() {
     assert_eq!(sampler.plan_counts().split_sentences, sampler.instances() as u64);
     let mut ones = 0;
     for sequence in batches(&mut sampler, &settings, 1).iter().flat_map(sequences) {
-        let parts = if sequence.label == 0 { [&sequence.a, &sequence.b] } else { [&sequence.b, &sequence.a] };
-        let whole = parts.map(Vec::as_slice).concat();
+        let parts = sequence.in_order();
+        let whole = parts.concat();
         assert!(documents.contains(&whole), "{sequence:?}");
         let has_inner_start = whole[1..].iter().any(|&id| vocabulary.is_word_start(id));
         assert!(vocabulary.is_word_start(parts[1][0]) || !has_inner_start, "{sequence:?}");
@@ -448,36 +402,7 @@ fn trimming_takes_from_both_ends_of_the_longer_segment() {
 }
 
 #[test]
-fn buffers_stay_where_they_are_once_warm() {
-    let shards = shards(&text(11, SIZE as u32, 200, 9, 25), &vocabulary(SIZE));
-    let settings = settings(96, Objective::Sop);
-    let mut sampler = sampler(&shards, &settings, 8);
-    let mut batch = Batch::new(&settings);
-    let buffers = |b: &Batch| {
-        [&b.ids, &b.segments, &b.positions, &b.cu_seqlens, &b.masked_positions, &b.masked_labels, &b.sop_labels]
-            .map(|v| (v.as_ptr(), v.capacity()))
-    };
-    let (before, table) = (buffers(&batch), sampler.memory());
-    let bytes: usize = before.iter().map(|(_, capacity)| 4 * capacity).sum();
-    assert_eq!(bytes, BatchCapacity::of(&settings).bytes());
-    while sampler.cursor().epoch < 4 {
-        sampler.fill(&mut batch);
-        assert_eq!(buffers(&batch), before, "at {:?}", batch.start);
-    }
-    assert_eq!(sampler.memory(), table);
-}
-
-#[test]
-fn a_cursor_of_other_data_is_refused() {
-    let shards = shards(&text(12, SIZE as u32, 20, 9, 25), &vocabulary(SIZE));
-    let settings = settings(96, Objective::Sop);
-    let mut sampler = sampler(&shards, &settings, 8);
-    let error = sampler.seek(Cursor { epoch: 1, index: 10_000 }).unwrap_err().to_string();
-    assert!(error.starts_with("data cursor = 10000: expected less than the"), "{error}");
-}
-
-#[test]
-fn settings_out_of_range_and_unknown_keys_are_refused() {
+fn settings_out_of_range_are_refused_and_others_survive_toml() {
     let shards = shards(&text(13, SIZE as u32, 20, 9, 25), &vocabulary(SIZE));
     type Change = fn(&mut DataSettings);
     let changes: [(Change, &str); 8] = [
@@ -497,10 +422,6 @@ fn settings_out_of_range_and_unknown_keys_are_refused() {
         assert!(error.to_string().starts_with(expected), "{error}");
     }
     let parse = toml::from_str::<DataSettings>;
-    let error = parse("[masking]\nmax_prediction = 77\n").unwrap_err().to_string();
-    assert!(error.contains("unknown field `max_prediction`"), "{error}");
-    let parsed = parse("[masking]\nmax_predictions = 77\n[instances]\nobjective = \"nsp\"\n").unwrap();
-    assert_eq!((parsed.masking.max_predictions, parsed.instances.objective), (77, Objective::Nsp));
     assert_eq!(parse("").unwrap(), DataSettings::default());
     let text = toml::to_string(&DataSettings::released()).unwrap();
     assert_eq!(parse(&text).unwrap(), DataSettings::released());

@@ -22,7 +22,7 @@ const ABBREVIATIONS: &[&str] = &[
 ];
 
 /// Calls `sentence` with each sentence of `paragraph`, trimmed, in order; see the module for the rule.
-pub fn split_sentences<'t>(paragraph: &'t str, mut sentence: impl FnMut(&'t str)) {
+pub(crate) fn split_sentences<'t>(paragraph: &'t str, mut sentence: impl FnMut(&'t str)) {
     let mut emit = |text: &'t str| {
         let text = text.trim();
         if !text.is_empty() {

@@ -15,7 +15,7 @@ pub enum TextLayout {
     /// One sentence a line, blank lines between documents (the released format).
     Sentences,
     /// Running text: a blank line ends a paragraph, which
-    /// [`split_sentences`](super::sentences::split_sentences) cuts.
+    /// `split_sentences` cuts.
     Paragraphs,
 }
 
@@ -259,7 +259,7 @@ impl DataSettings {
     ///
     /// # Errors
     /// [`DataError::Setting`] naming the first one out of range.
-    pub fn validate(&self) -> Result<(), DataError> {
+    pub(crate) fn validate(&self) -> Result<(), DataError> {
         self.instances.validate()?;
         self.masking.validate()?;
         let BatchSettings { max_tokens, max_sequences, sequences_per_step, lanes } = self.batch;
@@ -283,7 +283,7 @@ impl CorpusSettings {
     ///
     /// # Errors
     /// [`DataError::Setting`] naming the first one out of range.
-    pub fn validate(&self) -> Result<(), DataError> {
+    pub(crate) fn validate(&self) -> Result<(), DataError> {
         let (longest, shard, blank) =
             (self.longest_sentence, self.tokens_per_shard, self.blank_lines_between_documents);
         check((4..=1 << 20).contains(&longest), "longest_sentence", longest, "4 to 2^20 tokens")?;
@@ -297,7 +297,7 @@ impl SplitSettings {
     ///
     /// # Errors
     /// [`DataError::Setting`] naming the first one out of range.
-    pub fn validate(&self) -> Result<(), DataError> {
+    pub(crate) fn validate(&self) -> Result<(), DataError> {
         check((0.0..=0.5).contains(&self.held_out), "held_out", self.held_out, "a share of 0 to 0.5")
     }
 }
@@ -307,7 +307,7 @@ impl InstanceSettings {
     ///
     /// # Errors
     /// [`DataError::Setting`] naming the first one out of range.
-    pub fn validate(&self) -> Result<(), DataError> {
+    pub(crate) fn validate(&self) -> Result<(), DataError> {
         let longest = self.max_sequence_length;
         check((8..=32_768).contains(&longest), "data.instances.max_sequence_length", longest, "8 to 32768")?;
         check_probability("data.instances.short_sequence_probability", self.short_sequence_probability)
@@ -329,7 +329,7 @@ impl MaskingSettings {
     ///
     /// # Errors
     /// [`DataError::Setting`] naming the first one out of range.
-    pub fn validate(&self) -> Result<(), DataError> {
+    pub(crate) fn validate(&self) -> Result<(), DataError> {
         check_probability("data.masking.probability", self.probability)?;
         check_probability("data.masking.mask_probability", self.mask_probability)?;
         check_probability("data.masking.keep_probability", self.keep_probability)?;
@@ -345,12 +345,12 @@ impl MaskingSettings {
 
     /// Predicted pieces of a sequence of `tokens` tokens (specials counted):
     /// `min(max_predictions, max(1, round(tokens * probability)))`, halves rounded to even as Python does.
-    pub fn predictions(&self, tokens: usize) -> usize {
+    pub(crate) fn predictions(&self, tokens: usize) -> usize {
         self.share(tokens).min(self.max_predictions)
     }
 
     /// The same without the cap: `max(1, round(tokens * probability))`.
-    pub fn share(&self, tokens: usize) -> usize {
+    pub(crate) fn share(&self, tokens: usize) -> usize {
         ((tokens as f64 * self.probability).round_ties_even() as usize).max(1)
     }
 }

@@ -27,15 +27,15 @@ use super::vocabulary::Vocabulary;
 compile_error!("shards are read in place and hold little-endian numbers");
 
 /// First bytes of a shard.
-pub const MAGIC: [u8; 8] = *b"ALBSHARD";
+pub(crate) const MAGIC: [u8; 8] = *b"ALBSHARD";
 /// Version of the layout.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Bytes before the first section.
 pub const HEADER_BYTES: usize = 80;
 
 /// Header of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardHeader {
+pub(crate) struct ShardHeader {
     /// 2 or 4.
     pub id_bytes: u32,
     /// Fingerprint of the tokenizer.
@@ -56,7 +56,7 @@ pub struct ShardHeader {
 
 impl ShardHeader {
     /// Bytes an id takes for a vocabulary of `vocab_size` pieces.
-    pub fn id_bytes_for(vocab_size: usize) -> u32 {
+    pub(crate) fn id_bytes_for(vocab_size: usize) -> u32 {
         if vocab_size <= 1 << 16 { 2 } else { 4 }
     }
 
@@ -198,7 +198,7 @@ impl Shard {
     ///
     /// # Errors
     /// [`DataError::OtherTokenizer`], or [`DataError::Damaged`] for a shard of the other side.
-    pub fn expect(&self, vocabulary: &Vocabulary, side: Side) -> Result<(), DataError> {
+    pub(crate) fn expect(&self, vocabulary: &Vocabulary, side: Side) -> Result<(), DataError> {
         if self.header.fingerprint != vocabulary.fingerprint() || self.header.vocab_size != vocabulary.size() as u64 {
             return Err(DataError::OtherTokenizer {
                 path: self.path.clone(),
@@ -213,13 +213,8 @@ impl Shard {
     }
 
     /// The header.
-    pub fn header(&self) -> &ShardHeader {
+    pub(crate) fn header(&self) -> &ShardHeader {
         &self.header
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// All token ids, document after document.
@@ -242,7 +237,7 @@ impl Shard {
     }
 
     /// Content hash of each document.
-    pub fn document_hashes(&self) -> &[u64] {
+    pub(crate) fn document_hashes(&self) -> &[u64] {
         bytemuck::cast_slice(&self.bytes[self.sections.hashes.clone()])
     }
 }
@@ -268,7 +263,7 @@ impl Ids<'_> {
 
     /// The id at `index`.
     #[inline]
-    pub fn get(self, index: usize) -> u32 {
+    pub(crate) fn get(self, index: usize) -> u32 {
         match self {
             Self::U16(ids) => u32::from(ids[index]),
             Self::U32(ids) => ids[index],

@@ -147,23 +147,3 @@ pub(super) fn is_shard_name(name: &str) -> bool {
     let is_side = parts.next().is_some_and(|side| Side::ALL.iter().any(|s| s.name() == side));
     is_side && digits(parts.next(), 5, 10) && digits(parts.next(), 16, 16) && parts.next().is_none()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::is_shard_name;
-
-    #[test]
-    fn knows_its_own_names() {
-        for (name, expected) in [
-            ("train-00000-0123456789abcdef.shard", true),
-            ("held_out-00012-0123456789abcdef.shard", true),
-            ("other-00000-0123456789abcdef.shard", false),
-            ("train-0000-0123456789abcdef.shard", false),
-            ("train-00000-0123456789abcdef.shard.bak", false),
-            ("train-00000-0123456789ABCDEF.shard", false),
-            ("train-00000.shard", false),
-        ] {
-            assert_eq!(is_shard_name(name), expected, "{name}");
-        }
-    }
-}

@@ -22,7 +22,7 @@ impl Shards {
     ///
     /// # Errors
     /// [`DataError::Setting`] if they hold 2^32 sentences or more.
-    pub fn new(side: Side, shards: Vec<Shard>) -> Result<Self, DataError> {
+    pub(crate) fn new(side: Side, shards: Vec<Shard>) -> Result<Self, DataError> {
         let (mut sentences, mut documents, mut tokens) = (0u64, 0u64, 0u64);
         let (mut sentence_bases, mut document_bases) = (vec![0], vec![0]);
         for shard in &shards {
@@ -38,12 +38,12 @@ impl Shards {
     }
 
     /// Side of the split.
-    pub fn side(&self) -> Side {
+    pub(crate) fn side(&self) -> Side {
         self.side
     }
 
     /// The shards.
-    pub fn shards(&self) -> &[Shard] {
+    pub(crate) fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
@@ -60,22 +60,22 @@ impl Shards {
     }
 
     /// Number of documents.
-    pub fn documents(&self) -> u32 {
+    pub(crate) fn documents(&self) -> u32 {
         self.document_bases[self.shards.len()]
     }
 
     /// Number of sentences.
-    pub fn sentences(&self) -> u32 {
+    pub(crate) fn sentences(&self) -> u32 {
         self.sentence_bases[self.shards.len()]
     }
 
     /// Number of tokens, no specials.
-    pub fn tokens(&self) -> u64 {
+    pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
     /// The sentences of document `document`.
-    pub fn document(&self, document: u32) -> Range<u32> {
+    pub(crate) fn document(&self, document: u32) -> Range<u32> {
         let shard = holder(&self.document_bases, document);
         let local = (document - self.document_bases[shard]) as usize;
         let (starts, base) = (self.shards[shard].document_starts(), self.sentence_bases[shard]);
@@ -84,7 +84,7 @@ impl Shards {
 
     /// The documents in order, each as the number of its first sentence and the token bounds of its sentences (one more than
     /// sentences).
-    pub fn walk(&self) -> impl Iterator<Item = (u32, &[u32])> {
+    pub(crate) fn walk(&self) -> impl Iterator<Item = (u32, &[u32])> {
         self.shards.iter().zip(&self.sentence_bases).flat_map(|(shard, &base)| {
             let sentences = shard.sentence_starts();
             shard
@@ -95,24 +95,24 @@ impl Shards {
     }
 
     /// Number of tokens in `count` sentences from `first`, all of one document.
-    pub fn length(&self, first: u32, count: usize) -> usize {
+    pub(crate) fn length(&self, first: u32, count: usize) -> usize {
         self.locate(first, count).1.len()
     }
 
     /// Appends the tokens of `count` sentences from `first`, all of one document, without `skip` tokens at the start and
     /// `drop` at the end.
-    pub fn append(&self, first: u32, count: usize, skip: usize, drop: usize, out: &mut Vec<u32>) {
+    pub(crate) fn append(&self, first: u32, count: usize, skip: usize, drop: usize, out: &mut Vec<u32>) {
         let (shard, range) = self.locate(first, count);
         shard.ids().append_to(range.start + skip..range.end - drop, out);
     }
 
     /// The content hashes of all documents, in order.
-    pub fn document_hashes(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn document_hashes(&self) -> impl Iterator<Item = u64> {
         self.shards.iter().flat_map(|shard| shard.document_hashes().iter().copied())
     }
 
     /// Token number `at` of sentence `sentence`.
-    pub fn token(&self, sentence: u32, at: usize) -> u32 {
+    pub(crate) fn token(&self, sentence: u32, at: usize) -> u32 {
         let (shard, range) = self.locate(sentence, 1);
         shard.ids().get(range.start + at)
     }

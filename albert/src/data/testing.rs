@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::Communicator;
 use engine::philox::Stream;
 
-use super::{CorpusSettings, Dataset, Index, Shards, Side, Source, SplitSettings, Vocabulary, build_with};
+use super::{CorpusSettings, DataError, Dataset, Index, Shards, Side, Source, SplitSettings, Vocabulary, build_with};
 use crate::tokenizer::{SpecialIds, TokenizerError};
 
 pub(super) const SPECIALS: SpecialIds = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 3, mask: 4 };
@@ -61,25 +61,26 @@ pub(super) fn sources(texts: &[&str]) -> Vec<Source> {
     texts.iter().enumerate().map(source).collect()
 }
 
+/// Builds `texts` in `folder`, in one process.
+pub(super) fn try_build(
+    folder: &Path,
+    texts: &[&str],
+    corpus: &CorpusSettings,
+    split: &SplitSettings,
+    vocabulary: &Vocabulary,
+) -> Result<Index, DataError> {
+    build_with(sources(texts), folder, corpus, split, vocabulary, || encode, &Communicator::default())
+}
+
 /// Builds `texts` in `folder` with default settings.
 pub(super) fn build_in(folder: &Path, texts: &[&str], vocabulary: &Vocabulary) -> Index {
-    let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-    build_with(sources(texts), folder, &corpus, &split, vocabulary, || encode, &Communicator::default()).unwrap()
+    try_build(folder, texts, &CorpusSettings::default(), &SplitSettings::default(), vocabulary).unwrap()
 }
 
 /// The training side of `text`, with next to nothing held out.
 pub(super) fn shards(text: &str, vocabulary: &Vocabulary) -> Arc<Shards> {
     let folder = tempfile::tempdir().unwrap();
     let split = SplitSettings { held_out: 0.0, ..Default::default() };
-    build_with(
-        sources(&[text]),
-        folder.path(),
-        &CorpusSettings::default(),
-        &split,
-        vocabulary,
-        || encode,
-        &Communicator::default(),
-    )
-    .unwrap();
+    try_build(folder.path(), &[text], &CorpusSettings::default(), &split, vocabulary).unwrap();
     Arc::clone(Dataset::open(folder.path(), vocabulary).unwrap().side(Side::Train))
 }

@@ -55,23 +55,23 @@ impl Vocabulary {
     }
 
     /// Number of pieces, V.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.word_start.len()
     }
 
     /// True if piece `id` begins a word. Panics if `id` is not below [`size`](Self::size).
     #[inline]
-    pub fn is_word_start(&self, id: u32) -> bool {
+    pub(crate) fn is_word_start(&self, id: u32) -> bool {
         self.word_start[id as usize]
     }
 
     /// The special ids.
-    pub fn specials(&self) -> SpecialIds {
+    pub(crate) fn specials(&self) -> SpecialIds {
         self.specials
     }
 
     /// Equal for equal tokenizers.
-    pub fn fingerprint(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 

@@ -31,7 +31,7 @@ pub struct Budget {
 impl Budget {
     /// This budget, raised so that each of `features` fits on its own.
     #[must_use]
-    pub fn with_room_for<'f>(self, features: impl IntoIterator<Item = &'f Feature>) -> Self {
+    pub(crate) fn with_room_for<'f>(self, features: impl IntoIterator<Item = &'f Feature>) -> Self {
         features.into_iter().fold(self, |budget, feature| Self {
             tokens: budget.tokens.max(feature.content.tokens()),
             sequences: budget.sequences.max(feature.content.sequences()),
@@ -80,17 +80,17 @@ impl<'a> From<&'a Batch> for Tokens<'a> {
 
 impl Batch {
     /// Number of sequences, B.
-    pub fn sequences(&self) -> usize {
+    pub(crate) fn sequences(&self) -> usize {
         self.cu_seqlens.len().saturating_sub(1)
     }
 
     /// Number of tokens, T.
-    pub fn tokens(&self) -> usize {
+    pub(crate) fn tokens(&self) -> usize {
         self.ids.len()
     }
 
     /// Empties the batch; the buffers keep their capacity.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         for vec in [
             &mut self.ids,
             &mut self.segments,
@@ -113,14 +113,14 @@ impl Batch {
     }
 
     /// True if `feature` still fits; the first always does.
-    pub fn has_room_for(&self, feature: &Feature, budget: Budget) -> bool {
+    pub(crate) fn has_room_for(&self, feature: &Feature, budget: Budget) -> bool {
         self.sequences() == 0
             || (self.tokens() + feature.content.tokens() <= budget.tokens
                 && self.sequences() + feature.content.sequences() <= budget.sequences)
     }
 
     /// Appends a feature.
-    pub fn push(&mut self, feature: &Feature, specials: SpecialIds) {
+    pub(crate) fn push(&mut self, feature: &Feature, specials: SpecialIds) {
         let first = self.ids.len() as u32;
         for option in 0..feature.content.sequences() {
             let sequence = feature.content.option(option, specials);
@@ -155,7 +155,7 @@ impl Batch {
     /// The largest batch of a budget, for the memory planner: every vector has its maximum length. `like` determines
     /// the vectors in use and the minimum number of options of an example, `positions` the maximum length of a
     /// sequence.
-    pub fn largest(budget: Budget, positions: usize, like: &Feature) -> Self {
+    pub(crate) fn largest(budget: Budget, positions: usize, like: &Feature) -> Self {
         let mut batch = Self::default();
         batch.clear();
         // Whole examples only; a sequence has at least two tokens.
@@ -194,7 +194,7 @@ impl Batch {
 
 /// Permutations of n examples, one per epoch; the two newest are cached.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub(crate) struct Order {
     seed: u64,
     count: usize,
     epochs: Vec<(u64, Vec<u32>)>,
@@ -202,13 +202,13 @@ pub struct Order {
 
 impl Order {
     /// The order of `count` examples (at least one) for `seed`.
-    pub fn new(seed: u64, count: usize) -> Self {
+    pub(crate) fn new(seed: u64, count: usize) -> Self {
         assert!(count > 0, "`count` is 0; expected at least one example");
         Self { seed, count, epochs: Vec::new() }
     }
 
     /// The example at index `at` of the endless concatenation of epochs.
-    pub fn at(&mut self, at: u64) -> usize {
+    pub(crate) fn at(&mut self, at: u64) -> usize {
         let (epoch, index) = (at / self.count as u64, (at % self.count as u64) as usize);
         if let Some((_, order)) = self.epochs.iter().find(|(known, _)| *known == epoch) {
             return order[index] as usize;

@@ -25,7 +25,7 @@ use crate::tokenizer::{Frame, SpecialIds, Tokenizer};
 
 /// Model input and target made from an example.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Feature {
+pub(crate) struct Feature {
     /// Index of the example.
     pub example: usize,
     /// Input of the model.
@@ -36,7 +36,7 @@ pub struct Feature {
 
 /// Input of the model.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Content {
+pub(crate) enum Content {
     /// One sequence.
     One(Sequence),
     /// A sequence for each option; see [`Content::option`].
@@ -52,7 +52,7 @@ pub enum Content {
 
 /// Expected output.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Target {
+pub(crate) enum Target {
     /// Index of the class or of the option; `None` if unknown.
     Class(Option<u32>),
     /// Regression target; `None` if unknown.
@@ -91,7 +91,7 @@ impl Feature {
 
 impl Content {
     /// Number of sequences.
-    pub fn sequences(&self) -> usize {
+    pub(crate) fn sequences(&self) -> usize {
         match self {
             Self::One(_) => 1,
             Self::Options { options, .. } => options.len(),
@@ -104,7 +104,7 @@ impl Content {
     }
 
     /// Number of tokens of all sequences.
-    pub fn tokens(&self) -> usize {
+    pub(crate) fn tokens(&self) -> usize {
         match self {
             Self::One(sequence) => sequence.ids.len(),
             Self::Options { passage, options, longest } => {
@@ -114,7 +114,7 @@ impl Content {
     }
 
     /// The sequence of option `at`, or the only sequence.
-    pub fn option(&self, at: usize, specials: SpecialIds) -> Sequence {
+    pub(crate) fn option(&self, at: usize, specials: SpecialIds) -> Sequence {
         match self {
             Self::One(sequence) => sequence.clone(),
             Self::Options { passage, options, longest } => {
@@ -128,7 +128,7 @@ impl Content {
 
 impl Target {
     /// True if the expected output is known.
-    pub fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         match self {
             Self::Class(class) => class.is_some(),
             Self::Number(number) => number.is_some(),
@@ -138,7 +138,7 @@ impl Target {
     }
 
     /// Weight in a mean over examples: the number of words, or 1.
-    pub fn weight(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Class(_) | Self::Number(_) | Self::Span { .. } => 1,
             Self::Words { pieces, .. } => pieces.len(),
@@ -148,7 +148,7 @@ impl Target {
 
 /// Converter of examples to features.
 #[derive(Clone, Copy, Debug)]
-pub struct Featurizer<'t> {
+pub(crate) struct Featurizer<'t> {
     /// Tokenizer of the model.
     pub tokenizer: &'t Tokenizer,
     /// Problem of the task.
@@ -165,7 +165,7 @@ pub struct Featurizer<'t> {
 
 /// Features with counts of the truncated pieces.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Features {
+pub(crate) struct Features {
     /// Features in the order of the examples.
     pub list: Vec<Feature>,
     /// Number of truncated pieces of each example; with options, the maximum over the options.
@@ -176,7 +176,7 @@ pub struct Features {
 
 impl Features {
     /// Number of truncated examples.
-    pub fn cut(&self) -> usize {
+    pub(crate) fn cut(&self) -> usize {
         self.truncated.iter().filter(|&&pieces| pieces > 0).count()
     }
 }
@@ -193,7 +193,7 @@ impl Featurizer<'_> {
     ///
     /// # Errors
     /// The examples belong to another problem, or a label is not one of its classes.
-    pub fn features(&self, examples: &Examples) -> Result<Features, FinetuneError> {
+    pub(crate) fn features(&self, examples: &Examples) -> Result<Features, FinetuneError> {
         let of = |make: &(dyn Fn(usize) -> Result<Made, FinetuneError> + Sync)| {
             let made: Vec<_> = (0..examples.len()).into_par_iter().map(make).collect::<Result<_, _>>()?;
             let truncated = made.iter().map(|(_, truncated)| *truncated).collect();
@@ -426,12 +426,8 @@ mod tests {
 
     /// The pieces as text, to keep the test cases readable.
     fn shown(tokenizer: &Tokenizer, sequence: &Sequence) -> String {
-        sequence
-            .ids
-            .iter()
-            .map(|&id| tokenizer.piece(id).trim_start_matches('▁').to_owned())
-            .collect::<Vec<_>>()
-            .join(" ")
+        let pieces = sequence.ids.iter().map(|&id| tokenizer.piece(id).trim_start_matches('▁'));
+        pieces.collect::<Vec<_>>().join(" ")
     }
 
     #[test]

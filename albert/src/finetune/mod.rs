@@ -37,28 +37,28 @@ mod task_name;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, Budget, Order};
-pub use feature::{Content, Feature, Features, Featurizer, Target};
+pub use batch::{Batch, Budget};
+pub(crate) use feature::{Features, Featurizer};
 pub use figures::{DevFigures, FinetuneFigures};
-pub use measure::{Measured, baseline, chance, measure};
+pub use measure::{Measured, measure};
+pub(crate) use measure::{baseline, chance};
 pub use objective::{FinetuneDetails, FinetuneSources, Finetuning};
 pub use prediction::{Gold, Offsets, Prediction, average, escaped, gold, threshold_of};
 pub use predictor::{OfExample, Predictor, members_of};
 pub use presets::Preset;
-pub use recipe::{
-    BatchSettings, DropoutSettings, FinetuneInput, FinetuneRecipe, FinetuneSchedule, SpanHead, SpanRecipe, Steps,
-    TextSettings,
-};
+pub use recipe::{BatchSettings, DropoutSettings, FinetuneInput, FinetuneRecipe, Steps};
+pub use recipe::{FinetuneSchedule, SpanHead, SpanRecipe, TextSettings};
+
 pub use report::{confusion_section, rows, threshold_panel};
 pub use run::finetune;
 pub use source::{DataFiles, DataSettings, DataSource, ExampleReader, Loaded, Portion};
 pub use start::{HeadOrigin, Start};
 pub use summary::{FinetuneSummary, SeedSummary, Spread};
-pub use task::{TASK_FILE, Task};
+pub use task::Task;
 pub use task_name::TaskName;
 
 /// A line of `metrics.jsonl`.
-pub type FinetuneRecord = Record<FinetuneFigures, DevFigures>;
+pub(crate) type FinetuneRecord = Record<FinetuneFigures, DevFigures>;
 
 use engine::EngineError;
 use serde_json::{Map, Value, json};
@@ -164,13 +164,13 @@ impl Examples {
 
     /// Example `at` alone.
     #[must_use]
-    pub fn one(&self, at: usize) -> Self {
+    pub(crate) fn one(&self, at: usize) -> Self {
         self.some(&[at])
     }
 
     /// The examples at some indices.
     #[must_use]
-    pub fn some(&self, at: &[usize]) -> Self {
+    pub(crate) fn some(&self, at: &[usize]) -> Self {
         fn of<E: Clone>(list: &[E], at: &[usize]) -> Vec<E> {
             at.iter().map(|&at| list[at].clone()).collect()
         }

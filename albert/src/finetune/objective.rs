@@ -152,7 +152,7 @@ impl Trainer<Finetuning> {
     ///
     /// # Errors
     /// There are no examples, one has no label, recipe, model and examples do not match, or there is not enough memory.
-    pub fn new(
+    pub(crate) fn new(
         recipe: &FinetuneRecipe,
         sources: &FinetuneSources<'_>,
         worker: impl Into<Worker>,
@@ -211,7 +211,8 @@ impl Trainer<Finetuning> {
     }
 
     /// Features of the training set.
-    pub fn features(&self) -> &[Feature] {
+    #[cfg(test)]
+    pub(crate) fn features(&self) -> &[Feature] {
         &self.objective.features
     }
 
@@ -219,7 +220,8 @@ impl Trainer<Finetuning> {
     ///
     /// # Errors
     /// The engine failed.
-    pub fn scores(&mut self, features: &[Feature]) -> Result<Vec<Vec<f32>>, FinetuneError> {
+    #[cfg(test)]
+    pub(crate) fn scores(&mut self, features: &[Feature]) -> Result<Vec<Vec<f32>>, FinetuneError> {
         self.objective.scorer.scores(&mut self.loaded, features, &self.communicator)
     }
 

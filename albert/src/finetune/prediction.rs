@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use super::feature::{Feature, Target};
 use super::loss::WindowScore;
 use super::{Examples, FinetuneError, Task};
-use crate::span::{self, Absent, Answers, DecodeSettings, SpanFeature, Threshold, WindowScores};
+use crate::span::{self, Answers, DecodeSettings, SpanFeature, Threshold, WindowScores};
 use crate::tasks::{Label, Problem, Question};
 
 /// Prediction of a model, or of an ensemble, for an example.
@@ -224,7 +224,7 @@ fn average_answers(lists: &[Vec<Prediction>]) -> Vec<Prediction> {
     (0..lists[0].len())
         .map(|at| {
             let all: Vec<Answers> = lists.iter().map(|list| of(&list[at])).collect();
-            Prediction::Answers(span::average(&all, Absent::default()))
+            Prediction::Answers(span::average(&all))
         })
         .collect()
 }
@@ -379,7 +379,7 @@ fn likeliest(p: &[f32]) -> Vec<usize> {
     classes
 }
 
-/// Null-score threshold of the task ([`SpanRecipe::null_threshold`](super::SpanRecipe::null_threshold)).
+/// Null-score threshold of the task (`SpanRecipe::null_threshold`).
 pub fn threshold_of(task: &Task) -> Threshold {
     match task.problem {
         Problem::Span { may_be_impossible: true } => Threshold::Fixed(task.span.null_threshold.unwrap_or(0.0)),

@@ -311,7 +311,7 @@ impl FinetuneRecipe {
     }
 
     /// Settings that determine the results of the run, as JSON: all except `input` and `run`.
-    pub fn fingerprint(&self) -> serde_json::Value {
+    pub(crate) fn fingerprint(&self) -> serde_json::Value {
         fingerprint(self)
     }
 
@@ -371,7 +371,7 @@ impl FinetuneRecipe {
     ///
     /// # Errors
     /// The first invalid setting.
-    pub fn validate(&self) -> Result<(), FinetuneError> {
+    pub(crate) fn validate(&self) -> Result<(), FinetuneError> {
         let wrong = |message: String| Err(FinetuneError::Recipe(message));
         if self.input.from_scratch && self.input.from.is_some() {
             return wrong(

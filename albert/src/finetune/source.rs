@@ -278,7 +278,7 @@ impl DataSource<'_> {
     ///
     /// # Errors
     /// A file is missing or damaged.
-    pub fn problem(&self, folder: &Path) -> Result<Problem, FinetuneError> {
+    pub(crate) fn problem(&self, folder: &Path) -> Result<Problem, FinetuneError> {
         self.problem_of(|| self.own_file(folder, Split::Train))
     }
 

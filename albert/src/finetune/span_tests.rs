@@ -1,35 +1,14 @@
 //! Losses and parameter gradients of the span heads, compared with their equations in f64.
 
-use std::collections::HashMap;
-
 use engine::Workspace;
 
 use super::batch::Batch;
 use super::loss::{loss, scores};
 use super::tests::{device, features, made_up, pretrained, recipe};
 use super::*;
+use crate::model::tests::reference::{Values, dense, norm};
 use crate::model::{ForwardOptions, Inputs};
 use crate::tasks::Problem;
-
-/// Parameters of a head by name.
-type Values = HashMap<String, Vec<f64>>;
-
-/// W·x + b for one row x.
-fn dense(values: &Values, name: &str, x: &[f64]) -> Vec<f64> {
-    let weight = &values[&format!("{name}.weight")];
-    let bias = values.get(&format!("{name}.bias"));
-    let rows = weight.chunks_exact(x.len()).enumerate();
-    rows.map(|(at, row)| row.iter().zip(x).map(|(w, x)| w * x).sum::<f64>() + bias.map_or(0.0, |bias| bias[at]))
-        .collect()
-}
-
-fn norm(values: &Values, name: &str, x: &[f64]) -> Vec<f64> {
-    let n = x.len() as f64;
-    let mean = x.iter().sum::<f64>() / n;
-    let deviation = (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n + 1e-12).sqrt();
-    let (gain, bias) = (&values[&format!("{name}.weight")], &values[&format!("{name}.bias")]);
-    x.iter().zip(gain).zip(bias).map(|((x, gain), bias)| gain * (x - mean) / deviation + bias).collect()
-}
 
 fn log_sum(z: &[f64]) -> f64 {
     let most = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -60,7 +39,7 @@ fn expected(values: &Values, batch: &Batch, x: &[Vec<f64>], is_released: bool) -
             .map(|(t, row)| {
                 let both = [&row[..], &x[start][..]].concat();
                 let h: Vec<f64> = dense(values, "end_logits.dense_0", &both).into_iter().map(f64::tanh).collect();
-                seen(dense(values, "end_logits.dense_1", &norm(values, "end_logits.LayerNorm", &h))[0], t)
+                seen(dense(values, "end_logits.dense_1", &norm(values, 1e-12, "end_logits.LayerNorm", &h))[0], t)
             })
             .collect();
         let lse = log_sum(&s);

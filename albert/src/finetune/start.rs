@@ -110,7 +110,7 @@ impl Start {
     ///
     /// # Errors
     /// The recipe names no model, or the model does not fit the recipe.
-    pub fn load(recipe: &FinetuneRecipe, problem: &Problem, cpu: &Cpu) -> Result<Self, FinetuneError> {
+    pub(crate) fn load(recipe: &FinetuneRecipe, problem: &Problem, cpu: &Cpu) -> Result<Self, FinetuneError> {
         let (folder, is_earlier) = match (&recipe.input.from, &recipe.input.model) {
             (Some(from), _) => (from, true),
             (None, Some(model)) => (model, false),

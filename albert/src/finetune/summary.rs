@@ -90,7 +90,7 @@ pub struct SeedSummary {
 
 impl Spread {
     /// Statistics of `values`, which must not be empty.
-    pub fn new(values: Vec<f64>) -> Self {
+    pub(crate) fn new(values: Vec<f64>) -> Self {
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();

@@ -14,7 +14,7 @@ use crate::tasks::{Problem, Text};
 use crate::tokenizer::Tokenizer;
 
 /// File name in a model folder.
-pub const TASK_FILE: &str = "task.json";
+pub(crate) const TASK_FILE: &str = "task.json";
 
 /// Task of a fine-tuned model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ impl Task {
 
     /// This task with `pairs` set according to `examples`.
     #[must_use]
-    pub fn of_examples(&self, examples: &Examples) -> Self {
+    pub(crate) fn of_examples(&self, examples: &Examples) -> Self {
         let pairs = match examples {
             Examples::Texts(list) => list.first().map(|text| text.second.is_some()),
             _ => None,
@@ -90,7 +90,7 @@ impl Task {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn save(&self, folder: &Path) -> Result<(), FinetuneError> {
+    pub(crate) fn save(&self, folder: &Path) -> Result<(), FinetuneError> {
         let mut text = serde_json::to_string_pretty(self).expect("a task has string keys");
         text.push('\n');
         Ok(write_atomically(folder.join(TASK_FILE), |out| out.write_all(text.as_bytes()))?)
@@ -101,7 +101,7 @@ impl Task {
     ///
     /// # Errors
     /// The file is damaged, the model has no task head, or its labels have no or equal names.
-    pub fn of_folder(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Self, FinetuneError> {
+    pub(crate) fn of_folder(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Self, FinetuneError> {
         let path = files.path().join(TASK_FILE);
         let wrong = |problem: String| {
             FinetuneError::Checkpoint(CheckpointError::Folder { path: files.path().to_owned(), problem })

@@ -38,7 +38,7 @@ impl TaskName {
         [Self::Squad1, Self::Squad2, Self::Race, Self::Classify, Self::Regress, Self::Tag, Self::Choice, Self::Qa];
 
     /// All tasks.
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         GlueTask::ALL.into_iter().map(Self::Glue).chain(Self::OTHERS)
     }
 
@@ -58,7 +58,7 @@ impl TaskName {
     }
 
     /// True if answers are spans of passages.
-    pub fn is_about_spans(self) -> bool {
+    pub(crate) fn is_about_spans(self) -> bool {
         matches!(self, Self::Squad1 | Self::Squad2 | Self::Qa)
     }
 

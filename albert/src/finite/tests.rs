@@ -6,6 +6,7 @@ use engine::{Cpu, Device};
 
 use crate::AlbertConfig;
 use crate::checkpoint::{ConvertOptions, Heads, SaveFormat, convert, save_model, save_model_as};
+use crate::config::tests::small;
 use crate::config::{Family, ProblemType};
 use crate::embed::{Embedder, Pooling};
 use crate::fill_mask::MaskFiller;
@@ -33,17 +34,8 @@ fn device() -> Device {
 fn folder(heads: Heads, problem_type: Option<ProblemType>, change: impl Fn(&str, &mut [f32])) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let tokenizer = tokenizer();
-    let config = AlbertConfig {
-        vocab_size: tokenizer.vocab_size(),
-        embedding_size: 8,
-        hidden_size: 16,
-        intermediate_size: 32,
-        num_hidden_layers: 2,
-        num_attention_heads: 2,
-        max_position_embeddings: 16,
-        initializer_range: 0.5,
-        ..AlbertConfig::preset("tiny").unwrap()
-    };
+    let config = small(tokenizer.vocab_size(), [8, 16, 32], [2, 2], 16);
+    let config = AlbertConfig { initializer_range: 0.5, ..config };
     let (_, mut params) = Model::new(&config, heads, &Cpu::detect().unwrap(), 3).unwrap();
     let ids: Vec<_> = params.ids().collect();
     for id in ids {

@@ -197,18 +197,6 @@ mod tests {
     }
 
     #[test]
-    fn reads_sequences_choices_and_labels() {
-        let line = r#"{"input_ids": [2, 7, 3], "attention_mask": [1, 0, 1], "token_type_ids": [0, 1, 1], "labels": [-100, 4, -100]}"#;
-        let example = Example::from_json(line, &config()).unwrap();
-        assert_eq!(example.rows[0][1], Token { id: 7, segment: 1, position: 1, is_seen: false });
-        assert_eq!(example.labels, Some(Labels::Tokens(vec![-100, 4, -100])));
-        let choices = Example::from_json(r#"{"input_ids": [[2, 3], [4, 5]], "labels": 1}"#, &config()).unwrap();
-        assert_eq!((choices.rows.len(), choices.labels), (2, Some(Labels::Class(1))));
-        let number = Example::from_json(r#"{"input_ids": [2], "labels": 0.5}"#, &config()).unwrap();
-        assert_eq!(number.labels, Some(Labels::Number(0.5)));
-    }
-
-    #[test]
     fn refuses_what_does_not_fit() {
         for (line, said) in [
             ("", "not as expected"),

@@ -5,6 +5,7 @@ use engine::{Cpu, Device, Isa};
 use super::*;
 use crate::checkpoint::save_model;
 use crate::config::AlbertConfig;
+use crate::config::tests::small;
 
 fn cpu() -> Cpu {
     Cpu::new(Isa::choose().unwrap(), 1).unwrap()
@@ -12,17 +13,7 @@ fn cpu() -> Cpu {
 
 /// A folder with a pre-training model of random weights.
 fn folder() -> tempfile::TempDir {
-    let config = AlbertConfig {
-        vocab_size: 24,
-        embedding_size: 16,
-        hidden_size: 32,
-        num_hidden_layers: 2,
-        num_attention_heads: 2,
-        intermediate_size: 32,
-        max_position_embeddings: 16,
-        initializer_range: 0.2,
-        ..AlbertConfig::preset("tiny").unwrap()
-    };
+    let config = AlbertConfig { initializer_range: 0.2, ..small(24, [16, 32, 32], [2, 2], 16) };
     let (model, params) = Model::new(&config, Heads::PRE_TRAINING, &cpu(), 3).unwrap();
     let folder = tempfile::tempdir().unwrap();
     save_model(folder.path(), model.config(), model.heads(), &[], |name| params.values(params.find(name).unwrap()))

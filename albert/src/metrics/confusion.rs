@@ -33,7 +33,7 @@ pub struct PairCount {
 /// Counts of truth against prediction. Memory: 16 bytes a class and one map entry a pair that occurs, of which there
 /// are at most as many as examples.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Confusion {
+pub(crate) struct Confusion {
     /// By (truth, prediction).
     pairs: BTreeMap<(u32, u32), u64>,
     /// `[C]` Row sums.
@@ -46,7 +46,7 @@ pub struct Confusion {
 
 impl Confusion {
     /// Empty counts.
-    pub fn new(classes: usize) -> Self {
+    pub(crate) fn new(classes: usize) -> Self {
         Self { pairs: BTreeMap::new(), truths: vec![0; classes], predictions: vec![0; classes], correct: 0, total: 0 }
     }
 
@@ -54,7 +54,7 @@ impl Confusion {
     ///
     /// # Panics
     /// If a class is not below the number of classes.
-    pub fn add(&mut self, truth: u32, prediction: u32) {
+    pub(crate) fn add(&mut self, truth: u32, prediction: u32) {
         self.truths[truth as usize] += 1;
         self.predictions[prediction as usize] += 1;
         *self.pairs.entry((truth, prediction)).or_default() += 1;
@@ -63,70 +63,60 @@ impl Confusion {
     }
 
     /// Number of classes.
-    pub fn classes(&self) -> usize {
+    pub(crate) fn classes(&self) -> usize {
         self.truths.len()
     }
 
     /// Examples of `truth` with the prediction `prediction`.
-    pub fn count(&self, truth: usize, prediction: usize) -> u64 {
+    pub(crate) fn count(&self, truth: usize, prediction: usize) -> u64 {
         let pair = u32::try_from(truth).ok().zip(u32::try_from(prediction).ok());
         pair.and_then(|pair| self.pairs.get(&pair)).copied().unwrap_or(0)
     }
 
     /// Pairs that occur, by truth and then by prediction.
-    pub fn outcomes(&self) -> impl Iterator<Item = PairCount> {
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = PairCount> {
         self.pairs.iter().map(|(&(truth, predicted), &count)| PairCount { truth, predicted, count })
     }
 
     /// All examples.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
     /// Examples of a class.
-    pub fn truths(&self, class: usize) -> u64 {
+    pub(crate) fn truths(&self, class: usize) -> u64 {
         self.truths[class]
     }
 
     /// Examples predicted as a class.
-    pub fn predictions(&self, class: usize) -> u64 {
+    pub(crate) fn predictions(&self, class: usize) -> u64 {
         self.predictions[class]
     }
 
     /// Right examples.
-    pub fn correct(&self) -> u64 {
+    pub(crate) fn correct(&self) -> u64 {
         self.correct
     }
 
     /// Share of right examples.
-    pub fn accuracy(&self) -> f64 {
+    pub(crate) fn accuracy(&self) -> f64 {
         ratio(self.correct(), self.total())
     }
 
-    /// Share of right examples among those predicted as a class.
-    pub fn precision(&self, class: usize) -> f64 {
-        ratio(self.count(class, class), self.predictions(class))
-    }
-
-    /// Share of right examples among those of a class.
-    pub fn recall(&self, class: usize) -> f64 {
-        ratio(self.count(class, class), self.truths(class))
-    }
-
     /// Harmonic mean of precision and recall.
-    pub fn f1(&self, class: usize) -> f64 {
+    pub(crate) fn f1(&self, class: usize) -> f64 {
         ratio(2 * self.count(class, class), self.truths(class) + self.predictions(class))
     }
 
     /// Mean F1 of all classes that occur as truth or prediction.
-    pub fn macro_f1(&self) -> f64 {
+    pub(crate) fn macro_f1(&self) -> f64 {
         let is_seen = |&class: &usize| self.truths(class) + self.predictions(class) > 0;
         let scores: Vec<f64> = (0..self.classes()).filter(is_seen).map(|class| self.f1(class)).collect();
         if scores.is_empty() { 0.0 } else { pairwise_sum(&scores) / scores.len() as f64 }
     }
 
     /// Matthews' correlation coefficient.
-    pub fn matthews(&self) -> f64 {
+    pub(crate) fn matthews(&self) -> f64 {
         // Integers, exact in f64 while n² is below 2^53: 94 million examples.
         let n = self.total() as f64;
         let truths: Vec<f64> = self.truths.iter().map(|&count| count as f64).collect();

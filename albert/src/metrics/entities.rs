@@ -19,7 +19,7 @@ use super::confusion::ratio;
 
 /// Counts of entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntityCounts {
+pub(crate) struct EntityCounts {
     /// Found and right.
     pub correct: u64,
     /// Found.
@@ -34,7 +34,7 @@ impl EntityCounts {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn add<S: AsRef<str>, P: AsRef<str>>(&mut self, truth: &[S], prediction: &[P]) {
+    pub(crate) fn add<S: AsRef<str>, P: AsRef<str>>(&mut self, truth: &[S], prediction: &[P]) {
         assert_eq!(truth.len(), prediction.len(), "one predicted tag for each word");
         let gold: HashSet<Entity<'_>> = entities(truth).into_iter().collect();
         let found = entities(prediction);
@@ -44,17 +44,17 @@ impl EntityCounts {
     }
 
     /// Share of right entities among those found.
-    pub fn precision(&self) -> f64 {
+    pub(crate) fn precision(&self) -> f64 {
         ratio(self.correct, self.found)
     }
 
     /// Share of right entities among the gold ones.
-    pub fn recall(&self) -> f64 {
+    pub(crate) fn recall(&self) -> f64 {
         ratio(self.correct, self.gold)
     }
 
     /// Harmonic mean of precision and recall.
-    pub fn f1(&self) -> f64 {
+    pub(crate) fn f1(&self) -> f64 {
         let (precision, recall) = (self.precision(), self.recall());
         if self.correct == 0 { 0.0 } else { 2.0 * precision * recall / (precision + recall) }
     }
@@ -102,34 +102,5 @@ fn begins(before: u8, letter: u8, kind_before: &str, kind: &str) -> bool {
         b'O' => false,
         b'B' | b'S' => true,
         _ => matches!(before, b'E' | b'S' | b'O') || kind_before != kind,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entities_are_read_leniently() {
-        let cases: [(&[&str], &[Entity<'_>]); 6] = [
-            (&["B-PER", "I-PER", "O", "B-LOC"], &[("PER", 0, 2), ("LOC", 3, 4)]),
-            (&["I-PER", "I-LOC", "I-LOC"], &[("PER", 0, 1), ("LOC", 1, 3)]),
-            (&["B-X", "B-X", "I-X"], &[("X", 0, 1), ("X", 1, 3)]),
-            (&["S-X", "B-X", "I-X", "E-X", "E-X"], &[("X", 0, 1), ("X", 1, 4), ("X", 4, 5)]),
-            (&["B-a-b", "I-a-b"], &[("a-b", 0, 2)]),
-            (&["O"], &[]),
-        ];
-        for (tags, expected) in cases {
-            assert_eq!(entities(tags), expected, "{tags:?}");
-        }
-    }
-
-    #[test]
-    fn half_an_entity_is_none() {
-        let mut counts = EntityCounts::default();
-        counts.add(&["B-PER", "I-PER", "O", "B-LOC"], &["B-PER", "O", "O", "B-LOC"]);
-        assert_eq!(counts, EntityCounts { correct: 1, found: 2, gold: 2 });
-        assert_eq!(counts.f1(), 0.5);
-        assert_eq!(EntityCounts::default().f1(), 0.0);
     }
 }

@@ -16,7 +16,7 @@ pub enum Level {
 
 /// Accuracy by level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LevelAccuracy {
+pub(crate) struct LevelAccuracy {
     /// Middle school.
     pub middle: Proportion,
     /// High school.
@@ -25,7 +25,7 @@ pub struct LevelAccuracy {
 
 impl LevelAccuracy {
     /// Counts a question.
-    pub fn add(&mut self, level: Level, is_correct: bool) {
+    pub(crate) fn add(&mut self, level: Level, is_correct: bool) {
         let part = match level {
             Level::Middle => &mut self.middle,
             Level::High => &mut self.high,
@@ -34,7 +34,8 @@ impl LevelAccuracy {
     }
 
     /// Accuracy over all questions, which is not the mean of the two.
-    pub fn all(&self) -> Proportion {
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> Proportion {
         let mut all = self.middle;
         all.add(self.high.correct, self.high.count);
         all

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A metric. Larger is better, and every value is a fraction: 0 to 1, or -1 to 1 for a correlation; [`percent`] prints it.
+/// A metric. Larger is better, and every value is a fraction: 0 to 1, or -1 to 1 for a correlation; `percent` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -54,6 +54,6 @@ impl fmt::Display for Metric {
 
 /// A fraction in percent, without the sign: `percent(0.4567, 1)` is `45.7`. Tables print metrics only with this function, so
 /// that no value is scaled twice.
-pub fn percent(fraction: f64, digits: usize) -> String {
+pub(crate) fn percent(fraction: f64, digits: usize) -> String {
     format!("{:.digits$}", 100.0 * fraction)
 }

@@ -19,20 +19,20 @@ mod squad;
 
 use serde::{Deserialize, Serialize};
 
-pub use answer_text::normalize_answer;
-pub use confusion::{Confusion, PairCount};
-pub use correlation::{pearson, spearman};
-pub use entities::EntityCounts;
-pub use levels::{Level, LevelAccuracy};
-pub use metric::{Metric, percent};
-pub use squad::{
-    BestThresholds, EvaluationError, Gold, Squad1Scores, Squad2Scores, SquadScores, ThresholdPoint, evaluate_squad1,
-    evaluate_squad2, threshold_curve,
-};
+pub(crate) use confusion::Confusion;
+pub use confusion::PairCount;
+pub(crate) use correlation::{pearson, spearman};
+pub(crate) use entities::EntityCounts;
+pub use levels::Level;
+pub(crate) use levels::LevelAccuracy;
+pub use metric::Metric;
+pub(crate) use metric::percent;
+pub use squad::EvaluationError;
+pub(crate) use squad::{Gold, ThresholdPoint, evaluate_squad1, evaluate_squad2, threshold_curve};
 
 /// Running mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Mean {
+pub(crate) struct Mean {
     /// Σ x.
     pub sum: f64,
     /// n.
@@ -41,20 +41,20 @@ pub struct Mean {
 
 impl Mean {
     /// Adds `count` values that sum to `sum`.
-    pub fn add(&mut self, sum: f64, count: u64) {
+    pub(crate) fn add(&mut self, sum: f64, count: u64) {
         self.sum += sum;
         self.count += count;
     }
 
     /// Σ x / n; `None` for n = 0.
-    pub fn value(&self) -> Option<f64> {
+    pub(crate) fn value(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 }
 
 /// Running proportion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proportion {
+pub(crate) struct Proportion {
     /// Right trials.
     pub correct: u64,
     /// All trials.
@@ -63,19 +63,19 @@ pub struct Proportion {
 
 impl Proportion {
     /// Adds `count` trials, of which `correct` were right.
-    pub fn add(&mut self, correct: u64, count: u64) {
+    pub(crate) fn add(&mut self, correct: u64, count: u64) {
         debug_assert!(correct <= count, "{correct} right of {count}");
         self.correct += correct;
         self.count += count;
     }
 
     /// p̂; `None` for n = 0.
-    pub fn value(&self) -> Option<f64> {
+    pub(crate) fn value(&self) -> Option<f64> {
         (self.count > 0).then(|| self.correct as f64 / self.count as f64)
     }
 
     /// √(p̂·(1 - p̂) / n); `None` for n = 0.
-    pub fn standard_error(&self) -> Option<f64> {
+    pub(crate) fn standard_error(&self) -> Option<f64> {
         self.value().map(|p| (p * (1.0 - p) / self.count as f64).sqrt())
     }
 }
@@ -105,24 +105,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_has_no_mean() {
-        assert_eq!(Mean::default().value(), None);
-        assert_eq!(Proportion::default().value(), None);
-    }
-
-    #[test]
-    fn parts_add_up_to_the_whole() {
+    fn nothing_has_no_mean_and_parts_add_up_to_the_whole() {
         let (mut mean, mut proportion) = (Mean::default(), Proportion::default());
+        assert_eq!((mean.value(), proportion.value()), (None, None));
         for (sum, correct, count) in [(1.5, 2, 3), (0.0, 0, 0), (6.0, 1, 2)] {
             mean.add(sum, count);
             proportion.add(correct, count);
         }
         assert_eq!(mean.value(), Some(1.5));
         assert_eq!(proportion.value(), Some(0.6));
-    }
-
-    #[test]
-    fn errors_are_those_of_a_coin() {
         let proportion = Proportion { correct: 550, count: 1000 };
         assert!((proportion.standard_error().unwrap() - (0.55f64 * 0.45 / 1000.0).sqrt()).abs() < 1e-15);
     }

@@ -17,13 +17,12 @@
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 use super::answer_text::{normalize_answer, shared_words};
 
 /// A question with its gold answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gold {
+pub(crate) struct Gold {
     /// Id.
     pub id: String,
     /// Answers by annotators; empty for no answer.
@@ -60,7 +59,7 @@ pub enum EvaluationError {
 
 /// Scores over some questions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SquadScores {
+pub(crate) struct SquadScores {
     /// Share of exact answers, in percent.
     pub exact: f64,
     /// Mean F1, in percent.
@@ -71,7 +70,7 @@ pub struct SquadScores {
 
 /// Official scores of SQuAD 1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Squad1Scores {
+pub(crate) struct Squad1Scores {
     /// Scores of all questions.
     pub all: SquadScores,
     /// Questions without a prediction, which count 0.
@@ -80,7 +79,7 @@ pub struct Squad1Scores {
 
 /// Scores at the best thresholds for these questions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BestThresholds {
+pub(crate) struct BestThresholds {
     /// The best share of exact answers, in percent.
     pub exact: f64,
     /// Its threshold: questions with a higher null score have no answer.
@@ -93,7 +92,7 @@ pub struct BestThresholds {
 
 /// Official scores of SQuAD 2.0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Squad2Scores {
+pub(crate) struct Squad2Scores {
     /// All questions.
     pub all: SquadScores,
     /// Questions with an answer.
@@ -104,35 +103,6 @@ pub struct Squad2Scores {
     pub best: Option<BestThresholds>,
     /// Questions without a prediction, which count 0.
     pub missing: u64,
-}
-
-impl Squad1Scores {
-    /// Scores by official name.
-    pub fn official(&self) -> Map<String, Value> {
-        let value = json!({"exact_match": self.all.exact, "f1": self.all.f1});
-        value.as_object().cloned().unwrap_or_default()
-    }
-}
-
-impl Squad2Scores {
-    /// Scores by official name, in the official order.
-    pub fn official(&self) -> Map<String, Value> {
-        let mut map = Map::new();
-        for (prefix, scores) in [("", Some(self.all)), ("HasAns_", self.has_answer), ("NoAns_", self.no_answer)] {
-            if let Some(SquadScores { exact, f1, total }) = scores {
-                map.insert(format!("{prefix}exact"), json!(exact));
-                map.insert(format!("{prefix}f1"), json!(f1));
-                map.insert(format!("{prefix}total"), json!(total));
-            }
-        }
-        if let Some(best) = self.best {
-            map.insert("best_exact".to_owned(), json!(best.exact));
-            map.insert("best_exact_thresh".to_owned(), json!(best.exact_threshold));
-            map.insert("best_f1".to_owned(), json!(best.f1));
-            map.insert("best_f1_thresh".to_owned(), json!(best.f1_threshold));
-        }
-        map
-    }
 }
 
 /// F1 of the words of two normalized answers. In 2.0 it is 1 for two answers without words.
@@ -199,7 +169,10 @@ fn mean(raws: impl Iterator<Item = Raw>) -> Option<SquadScores> {
 ///
 /// # Errors
 /// There is no question, an id is repeated, or a question has no answer.
-pub fn evaluate_squad1(golds: &[Gold], predictions: &HashMap<String, String>) -> Result<Squad1Scores, EvaluationError> {
+pub(crate) fn evaluate_squad1(
+    golds: &[Gold],
+    predictions: &HashMap<String, String>,
+) -> Result<Squad1Scores, EvaluationError> {
     check(golds)?;
     if let Some(gold) = golds.iter().find(|gold| gold.answers.is_empty()) {
         return Err(EvaluationError::NoAnswer(gold.id.clone()));
@@ -217,7 +190,7 @@ pub fn evaluate_squad1(golds: &[Gold], predictions: &HashMap<String, String>) ->
 ///
 /// # Errors
 /// There is no question, an id is repeated, a prediction has no null score while others have one, or a null score is NaN.
-pub fn evaluate_squad2(
+pub(crate) fn evaluate_squad2(
     golds: &[Gold],
     predictions: &HashMap<String, String>,
     null_scores: Option<&[(String, f64)]>,
@@ -300,7 +273,7 @@ fn best_thresholds(
 
 /// Scores at one threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ThresholdPoint {
+pub(crate) struct ThresholdPoint {
     /// Threshold: questions with a higher null score have no answer.
     pub threshold: f64,
     /// Share of exact answers, in percent.
@@ -314,7 +287,7 @@ pub struct ThresholdPoint {
 ///
 /// # Errors
 /// As [`evaluate_squad2`].
-pub fn threshold_curve(
+pub(crate) fn threshold_curve(
     golds: &[Gold],
     predictions: &HashMap<String, String>,
     null_scores: &[(String, f64)],
@@ -363,42 +336,6 @@ mod tests {
 
     fn predictions(texts: &[(&str, &str)]) -> HashMap<String, String> {
         texts.iter().map(|&(id, text)| (id.to_owned(), text.to_owned())).collect()
-    }
-
-    #[test]
-    fn missing_predictions_count_nothing() {
-        let golds = [gold("a", &["x"]), gold("b", &["y"])];
-        let scores = evaluate_squad1(&golds, &predictions(&[("a", "the X")])).unwrap();
-        assert_eq!((scores.all.exact, scores.all.f1, scores.all.total, scores.missing), (50.0, 50.0, 2, 1));
-        let scores = evaluate_squad2(&golds, &predictions(&[("a", "the X")]), None, 1.0).unwrap();
-        assert_eq!((scores.all.exact, scores.all.f1, scores.all.total, scores.missing), (50.0, 50.0, 2, 1));
-    }
-
-    #[test]
-    fn answers_without_words_differ_between_the_versions() {
-        // "a" and "the" are both nothing; 1.1 finds no shared word, 2.0 has no such answer.
-        let golds = [gold("q", &["a", "x"])];
-        let predictions = predictions(&[("q", "the")]);
-        let one = evaluate_squad1(&golds, &predictions).unwrap().all;
-        assert_eq!((one.exact, one.f1), (100.0, 0.0));
-        let two = evaluate_squad2(&golds, &predictions, None, 1.0).unwrap().all;
-        assert_eq!((two.exact, two.f1), (0.0, 0.0));
-    }
-
-    #[test]
-    fn the_best_threshold_parts_answerable_from_not() {
-        let golds = [gold("a", &["x"]), gold("b", &[]), gold("c", &["y z"]), gold("d", &[])];
-        let texts = predictions(&[("a", "x"), ("b", "w"), ("c", "y"), ("d", "")]);
-        let scores: Vec<(String, f64)> =
-            [("a", -2.0), ("b", 3.0), ("c", -1.0), ("d", 0.5)].map(|(id, score)| (id.to_owned(), score)).into();
-        let found = evaluate_squad2(&golds, &texts, Some(&scores), 1.0).unwrap();
-        let best = found.best.unwrap();
-        assert_eq!((best.exact, best.exact_threshold), (75.0, -2.0));
-        assert_eq!((best.f1, best.f1_threshold), (100.0 * (2.0 + 1.0 + 2.0 / 3.0) / 4.0, -1.0));
-        // The threshold of 1 makes "b" right.
-        assert_eq!((found.no_answer.unwrap().exact, found.has_answer.unwrap().exact), (100.0, 50.0));
-        let names: Vec<String> = found.official().keys().cloned().collect();
-        assert_eq!(names[..4], ["exact", "f1", "total", "HasAns_exact"]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod embeddings;
 mod encoder;
 mod inputs;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use encoder::Blocks;
 pub use engine::ops::Recompute;

@@ -85,10 +85,7 @@ fn a_plan_that_joins_weight_gradients_trains_as_well() {
     let world = world();
     let run = |device: Device, activations: &str, per_use: bool| {
         let recipe = recipe(&[
-            "schedule.steps=5",
-            "model.num_hidden_layers=4",
-            "data.batch.max_tokens=40",
-            "data.batch.sequences_per_step=3",
+            "schedule.steps=5 model.num_hidden_layers=4 data.batch.max_tokens=40 data.batch.sequences_per_step=3",
             &format!("compute.precision={activations}"),
         ]);
         let mut trainer = world.trainer(&recipe, device);

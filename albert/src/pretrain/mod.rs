@@ -24,8 +24,10 @@ pub use figures::{HeldOutFigures, PretrainFigures};
 pub use loss::{Denominators, LossWeights, PretrainingLoss, pretraining_loss};
 pub use named::{NamedRecipe, RECIPES};
 pub use objective::{PretrainDetails, PretrainSources, PretrainSummary, Pretraining};
-pub use recipe::{FirstValues, LossSettings, OutputBias, PretrainInput, PretrainRecipe, settings_of};
-pub use run::{pretrain, sentence_accuracy};
+pub use recipe::OutputBias;
+pub use recipe::{FirstValues, LossSettings, PretrainInput, PretrainRecipe, settings_of};
+pub use run::pretrain;
+pub(crate) use run::sentence_accuracy;
 pub use sentence::{Sentence, SentenceObjective};
 
 /// A line of `metrics.jsonl`.

@@ -327,7 +327,7 @@ impl PretrainRecipe {
     }
 
     /// Settings that determine the results of the run, as JSON: all except `input` and `run`.
-    pub fn fingerprint(&self) -> serde_json::Value {
+    pub(crate) fn fingerprint(&self) -> serde_json::Value {
         fingerprint(self)
     }
 
@@ -348,7 +348,7 @@ impl PretrainRecipe {
     ///
     /// # Errors
     /// The first invalid one.
-    pub fn validate(&self) -> Result<(), PretrainError> {
+    pub(crate) fn validate(&self) -> Result<(), PretrainError> {
         self.model.validate()?;
         self.data.validate()?;
         let wrong = |message: String| Err(PretrainError::Recipe(message));

@@ -40,7 +40,7 @@ pub fn pretrain(
 ///
 /// # Errors
 /// The folder does not match the recipe, or the engine failed.
-pub fn sentence_accuracy(
+pub(crate) fn sentence_accuracy(
     folder: &Path,
     recipe: &PretrainRecipe,
     sources: &PretrainSources,

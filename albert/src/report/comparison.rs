@@ -173,7 +173,7 @@ impl RunLog {
     }
 
     /// The last value of each figure: of evaluations, and of training with `train.` before its name.
-    pub fn figures(&self) -> Vec<(String, f64)> {
+    pub(crate) fn figures(&self) -> Vec<(String, f64)> {
         let last = |(name, points): (&String, &Vec<(Place, f64)>)| (name.clone(), points[points.len() - 1].1);
         let train = self.train.iter().map(|entry| {
             let (name, value) = last(entry);

@@ -45,7 +45,7 @@ pub struct Curve {
 
 impl Curve {
     /// A solid curve.
-    pub fn new(name: &str, color: [u8; 3], points: Vec<(f64, f64)>) -> Self {
+    pub(crate) fn new(name: &str, color: [u8; 3], points: Vec<(f64, f64)>) -> Self {
         Self { name: name.to_owned(), color, line: Line::Solid, points }
     }
 }
@@ -76,7 +76,7 @@ pub(crate) const COLORS: [[u8; 3]; 8] =
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), ReportError> {
+pub(crate) fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), ReportError> {
     let text = draw(panels).map_err(|problem| ReportError::Plot { path: path.to_owned(), problem })?;
     Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
 }

@@ -22,7 +22,7 @@ pub trait Logged: Serialize + DeserializeOwned {
 
 /// Open `metrics.jsonl` of a run.
 #[derive(Debug)]
-pub struct MetricsLog {
+pub(crate) struct MetricsLog {
     path: PathBuf,
     file: File,
     records: u64,
@@ -37,7 +37,7 @@ impl MetricsLog {
     /// # Errors
     /// The file cannot be read, cut or opened; a counted record is missing; or, without `counted`, a complete line that is
     /// not of zeros is not a record.
-    pub fn resume<R: Logged>(
+    pub(crate) fn resume<R: Logged>(
         path: &Path,
         step: u64,
         counted: Option<u64>,
@@ -71,7 +71,7 @@ impl MetricsLog {
     ///
     /// # Errors
     /// The line cannot be written.
-    pub fn append(&mut self, record: &impl Logged) -> Result<(), ReportError> {
+    pub(crate) fn append(&mut self, record: &impl Logged) -> Result<(), ReportError> {
         let mut line = serde_json::to_string(record).expect("a record has string keys");
         line.push('\n');
         // One write per line: a kill leaves at most one broken line, the last.
@@ -81,7 +81,7 @@ impl MetricsLog {
     }
 
     /// Number of records in the file.
-    pub fn records(&self) -> u64 {
+    pub(crate) fn records(&self) -> u64 {
         self.records
     }
 
@@ -89,7 +89,7 @@ impl MetricsLog {
     ///
     /// # Errors
     /// The disk is full or failing.
-    pub fn sync(&self) -> Result<(), ReportError> {
+    pub(crate) fn sync(&self) -> Result<(), ReportError> {
         self.file.sync_all().map_err(ReportError::io(&self.path, "sync the metrics"))
     }
 }
@@ -216,18 +216,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("metrics.jsonl");
-        let records = [train(10), evaluation(10), train(20)];
-        let (mut log, _) = resume(&path, 0, None);
-        records.iter().for_each(|record| log.append(record).unwrap());
-        assert_eq!(read_metrics::<Record>(&path).unwrap(), records);
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.starts_with(r#"{"kind":"train","step":10,"loss":9.25"#), "{text}");
-    }
-
-    #[test]
     fn resuming_forgets_later_steps_and_a_broken_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
@@ -290,29 +278,6 @@ mod tests {
         let (log, remark) = resume(&path, 20, Some(4));
         assert!(remark.is_some_and(|remark| remark.contains("the 4 records up to step 20 are lost")));
         assert_eq!(log.records(), 0);
-    }
-
-    /// A run that was killed behind a record of the step of its checkpoint writes that record once more.
-    #[test]
-    fn a_record_of_the_same_step_that_is_not_counted_is_cut_off() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("metrics.jsonl");
-        drop(log_of_four(&path));
-        let (mut log, _) = resume(&path, 20, Some(3));
-        log.append(&evaluation(20)).unwrap();
-        assert_eq!(read_metrics::<Record>(&path).unwrap(), [train(10), evaluation(10), train(20), evaluation(20)]);
-    }
-
-    #[test]
-    fn names_the_line_that_is_no_record() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("metrics.jsonl");
-        std::fs::write(&path, format!("{}\nnonsense\n", serde_json::to_string(&train(1)).unwrap())).unwrap();
-        let resumed = MetricsLog::resume::<Record>(&path, 5, None).map(|_| ());
-        for result in [read_metrics::<Record>(&path).map(|_| ()), resumed] {
-            let message = result.unwrap_err().to_string();
-            assert!(message.contains("metrics.jsonl:2: not a metrics record"), "{message}");
-        }
     }
 
     #[test]

@@ -21,11 +21,14 @@ mod words;
 pub use comparison::{RunLog, sections};
 #[cfg(test)]
 pub(crate) use curves::draw;
+pub(crate) use curves::write_panels;
 pub(crate) use curves::{BLUE, GREEN, GREY, ORANGE, RED, averaged};
-pub use curves::{Curve, Line, Panel, write_panels};
+pub use curves::{Curve, Line, Panel};
 pub use html::{Section, write_html};
-pub use metrics_log::{Logged, MetricsLog, read_metrics};
-pub use tensorboard::EventFile;
+pub use metrics_log::Logged;
+pub(crate) use metrics_log::MetricsLog;
+pub use metrics_log::read_metrics;
+pub(crate) use tensorboard::EventFile;
 pub(crate) use words::meaning;
 
 use std::path::{Path, PathBuf};

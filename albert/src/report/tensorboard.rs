@@ -28,7 +28,7 @@ const SESSION_START: [u8; 2] = [0x08, 1];
 
 /// An open event file.
 #[derive(Debug)]
-pub struct EventFile {
+pub(crate) struct EventFile {
     path: PathBuf,
     file: File,
 }
@@ -38,7 +38,7 @@ impl EventFile {
     ///
     /// # Errors
     /// The file cannot be created or written.
-    pub fn create(folder: &Path, step: u64) -> Result<Self, ReportError> {
+    pub(crate) fn create(folder: &Path, step: u64) -> Result<Self, ReportError> {
         let now = wall_time();
         // The name must contain "tfevents"; seconds order the files, and process ids distinguish starts in one second.
         let stem = format!("events.out.tfevents.{:010}.{}", now as u64, std::process::id());
@@ -64,7 +64,8 @@ impl EventFile {
     }
 
     /// The file's path.
-    pub fn path(&self) -> &Path {
+    #[cfg(test)]
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -72,7 +73,7 @@ impl EventFile {
     ///
     /// # Errors
     /// The event cannot be written.
-    pub fn scalars(&mut self, step: u64, scalars: &[(impl AsRef<str>, f64)]) -> Result<(), ReportError> {
+    pub(crate) fn scalars(&mut self, step: u64, scalars: &[(impl AsRef<str>, f64)]) -> Result<(), ReportError> {
         let mut summary = Vec::new();
         for (tag, value) in scalars {
             let mut entry = Vec::new();

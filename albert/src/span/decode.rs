@@ -40,7 +40,7 @@ impl Default for DecodeSettings {
 
 /// A start token of the SQuAD 2.0 head with its end tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BeamStart {
+pub(crate) struct BeamStart {
     /// Token.
     pub token: usize,
     /// Its log-probability.
@@ -51,7 +51,7 @@ pub struct BeamStart {
 
 /// Scores of a window.
 #[derive(Clone, Debug, PartialEq)]
-pub enum WindowScores<'a> {
+pub(crate) enum WindowScores<'a> {
     /// SQuAD 1.1 and Hugging Face: logits of each token.
     Independent {
         /// Start logits.
@@ -93,7 +93,7 @@ pub struct Answers {
 
 impl Answers {
     /// Text of the best candidate; empty without one.
-    pub fn best(&self) -> &str {
+    pub(crate) fn best(&self) -> &str {
         self.candidates.first().map_or("", |candidate| &candidate.text)
     }
 }
@@ -110,7 +110,7 @@ struct Span {
 ///
 /// # Panics
 /// If the numbers of scores and windows, or of logits and tokens, differ.
-pub fn decode(
+pub(crate) fn decode(
     passage: &str,
     windows: &[SpanFeature],
     scores: &[WindowScores<'_>],
@@ -206,7 +206,7 @@ pub(super) fn descending(a: f64, b: f64) -> Ordering {
 }
 
 /// The `count` largest values with their indices, in descending order, equal ones by index.
-pub fn top(count: usize, values: &[f64]) -> Vec<(usize, f64)> {
+pub(crate) fn top(count: usize, values: &[f64]) -> Vec<(usize, f64)> {
     let mut order: Vec<(usize, f64)> = values.iter().copied().enumerate().collect();
     let by_value = |a: &(usize, f64), b: &(usize, f64)| descending(a.1, b.1).then(a.0.cmp(&b.0));
     if count < order.len() {
@@ -221,7 +221,7 @@ pub fn top(count: usize, values: &[f64]) -> Vec<(usize, f64)> {
 ///
 /// # Panics
 /// If `logits` and `is_hidden` differ in length.
-pub fn log_softmax(logits: &[f32], is_hidden: &[bool]) -> Vec<f64> {
+pub(crate) fn log_softmax(logits: &[f32], is_hidden: &[bool]) -> Vec<f64> {
     assert_eq!(logits.len(), is_hidden.len(), "hidden or not for each token");
     let seen: Vec<f64> = (logits.iter().zip(is_hidden))
         .map(|(&logit, &is_hidden)| if is_hidden { f64::NEG_INFINITY } else { f64::from(logit) })

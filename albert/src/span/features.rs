@@ -32,7 +32,7 @@ use crate::tokenizer::{Frame, Tokenizer, TokenizerError};
 /// Settings of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct SpanSettings {
+pub(crate) struct SpanSettings {
     /// Most pieces of a window, special pieces included: 384 for SQuAD 1.1, 512 for 2.0 in the paper.
     pub max_length: usize,
     /// Pieces from the start of a window to the start of the next.
@@ -50,7 +50,7 @@ impl Default for SpanSettings {
 /// Unusable settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SpanError {
+pub(crate) enum SpanError {
     /// The tokenizer failed.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -75,7 +75,7 @@ pub enum SpanError {
 
 /// A window: model input and target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpanFeature {
+pub(crate) struct SpanFeature {
     /// The pieces.
     pub sequence: Sequence,
     /// Index of the question.
@@ -96,13 +96,14 @@ pub struct SpanFeature {
 
 impl SpanFeature {
     /// For each token, whether it cannot be part of an answer: all but those of the passage and `[CLS]`, which is no answer.
-    pub fn is_hidden(&self) -> Vec<bool> {
+    #[cfg(test)]
+    pub(crate) fn is_hidden(&self) -> Vec<bool> {
         (0..self.sequence.ids.len()).map(|token| token != 0 && !self.paragraph.contains(&token)).collect()
     }
 
     /// Bytes of the passage from one token to another, with the combining marks after the last letter and without white space
     /// at the ends; `None` if empty.
-    pub fn bytes(&self, passage: &str, start: usize, end: usize) -> Option<Range<usize>> {
+    pub(crate) fn bytes(&self, passage: &str, start: usize, end: usize) -> Option<Range<usize>> {
         let first = self.paragraph.start;
         let (from, to) = (self.offsets[start - first].0, self.offsets[end - first].1);
         trimmed(passage, with_marks(passage, from..to.max(from)))
@@ -111,7 +112,7 @@ impl SpanFeature {
 
 /// Position of the right answer among the pieces of the passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GoldSpan {
+pub(crate) enum GoldSpan {
     /// No answer, or an unknown one.
     None,
     /// The answer is a range of pieces.
@@ -129,7 +130,7 @@ pub enum GoldSpan {
 
 impl GoldSpan {
     /// The pieces of the answer.
-    pub fn pieces(&self) -> Option<Range<usize>> {
+    pub(crate) fn pieces(&self) -> Option<Range<usize>> {
         match self {
             Self::Whole(pieces) | Self::Within { pieces, .. } => Some(pieces.clone()),
             Self::None | Self::Nowhere => None,
@@ -137,7 +138,8 @@ impl GoldSpan {
     }
 
     /// Remark on a question whose answer is not a range of pieces.
-    pub fn remark(&self, question: &Question) -> Option<String> {
+    #[cfg(test)]
+    pub(crate) fn remark(&self, question: &Question) -> Option<String> {
         let (id, answer) = (&question.id, &answer_of(question)?.text);
         match self {
             Self::None | Self::Whole(_) => None,
@@ -154,7 +156,7 @@ impl GoldSpan {
 
 /// Windows of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpanFeatures {
+pub(crate) struct SpanFeatures {
     /// Windows in the order of the passage; at least one.
     pub windows: Vec<SpanFeature>,
     /// Position of the right answer. Callers report answers that are not [`GoldSpan::Whole`].
@@ -176,7 +178,7 @@ fn answer_of(question: &Question) -> Option<&Answer> {
 ///
 /// # Errors
 /// No piece of the passage fits into a window, or the tokenizer failed.
-pub fn features(
+pub(crate) fn features(
     tokenizer: &Tokenizer,
     example: usize,
     question: &Question,
@@ -199,7 +201,7 @@ pub fn features(
 ///
 /// # Errors
 /// No piece of the passage fits into a window, or the stride is 0.
-pub fn windows_of(
+pub(crate) fn windows_of(
     example: usize,
     asked: &[u32],
     ids: &[u32],
@@ -274,7 +276,7 @@ fn owners(count: usize, spans: &[Range<usize>]) -> Vec<usize> {
 }
 
 /// Pieces of the answer at bytes `answer` of a passage whose pieces have the source bytes `offsets`.
-pub fn locate(passage: &str, offsets: &[(usize, usize)], answer: Range<usize>) -> GoldSpan {
+pub(crate) fn locate(passage: &str, offsets: &[(usize, usize)], answer: Range<usize>) -> GoldSpan {
     let covers = |&(start, end): &(usize, usize)| start < end;
     let first = offsets.iter().position(|piece| covers(piece) && piece.1 > answer.start);
     let last = offsets.iter().rposition(|piece| covers(piece) && piece.0 < answer.end);

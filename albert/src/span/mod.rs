@@ -23,7 +23,10 @@ mod golden_tests;
 mod tests;
 mod threshold;
 
-pub use decode::{Answers, BeamStart, Candidate, DecodeSettings, WindowScores, decode, log_softmax, top};
-pub use ensemble::{Absent, average};
-pub use features::{GoldSpan, SpanError, SpanFeature, SpanFeatures, SpanSettings, features, locate, windows_of};
-pub use threshold::{Threshold, tune};
+pub use decode::Candidate;
+pub use decode::{Answers, DecodeSettings};
+pub(crate) use decode::{BeamStart, WindowScores, decode, log_softmax, top};
+pub(crate) use ensemble::average;
+pub(crate) use features::{GoldSpan, SpanFeature, SpanSettings, features};
+pub use threshold::Threshold;
+pub(crate) use threshold::tune;

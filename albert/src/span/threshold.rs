@@ -31,7 +31,7 @@ pub enum Threshold {
 
 impl Threshold {
     /// The value; infinite for [`Self::Never`].
-    pub fn value(&self) -> f64 {
+    pub(crate) fn value(&self) -> f64 {
         match self {
             Self::Never => f64::INFINITY,
             Self::Fixed(value) | Self::Tuned { value, .. } => *value,
@@ -65,7 +65,7 @@ impl fmt::Display for Threshold {
 ///
 /// # Panics
 /// If the numbers of answers and questions differ.
-pub fn tune(golds: &[Gold], answers: &[Answers], on: &str) -> Result<Threshold, EvaluationError> {
+pub(crate) fn tune(golds: &[Gold], answers: &[Answers], on: &str) -> Result<Threshold, EvaluationError> {
     assert_eq!(golds.len(), answers.len(), "one answer for each question");
     let pairs = || golds.iter().zip(answers);
     let predictions: HashMap<String, String> =

@@ -8,7 +8,7 @@
 ///                              ^ second
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sequence {
+pub(crate) struct Sequence {
     /// Piece ids, special pieces included; never empty.
     pub ids: Vec<u32>,
     /// Start of segment 1; the number of ids for a single segment.
@@ -17,7 +17,7 @@ pub struct Sequence {
 
 impl Sequence {
     /// Segment of each piece.
-    pub fn segments(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn segments(&self) -> impl Iterator<Item = u32> {
         (0..self.ids.len()).map(|at| u32::from(at >= self.second))
     }
 }

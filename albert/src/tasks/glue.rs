@@ -123,7 +123,7 @@ const INFERENCE: &[&str] = &["contradiction", "entailment", "neutral"];
 
 impl GlueTask {
     /// All tasks, in the order of the papers.
-    pub const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Cola,
         Self::Sst2,
         Self::Mrpc,
@@ -160,12 +160,12 @@ impl GlueTask {
     }
 
     /// Name in papers: `CoLA`, `SST-2`, `MNLI`, `MNLI-mm`, ...
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         self.names().1
     }
 
     /// Name of the prediction file that the GLUE server accepts.
-    pub fn submission_file(self) -> String {
+    pub(crate) fn submission_file(self) -> String {
         match self {
             Self::Mnli => "MNLI-m.tsv".to_owned(),
             other => format!("{}.tsv", other.title()),
@@ -173,7 +173,7 @@ impl GlueTask {
     }
 
     /// Class names by index; none for a score.
-    pub fn labels(self) -> &'static [&'static str] {
+    pub(crate) fn labels(self) -> &'static [&'static str] {
         match self {
             Self::Stsb => &[],
             Self::Mnli | Self::MnliMismatched | Self::Ax => INFERENCE,
@@ -196,7 +196,7 @@ impl GlueTask {
     }
 
     /// Metrics of the leaderboard. The first selects checkpoints and is that of ALBERT's tables.
-    pub fn metrics(self) -> &'static [Metric] {
+    pub(crate) fn metrics(self) -> &'static [Metric] {
         match self {
             Self::Cola => &[Metric::Matthews, Metric::Accuracy],
             Self::Mrpc | Self::Qqp => &[Metric::Accuracy, Metric::F1],
@@ -207,7 +207,7 @@ impl GlueTask {
     }
 
     /// Its splits.
-    pub fn splits(self) -> &'static [Split] {
+    pub(crate) fn splits(self) -> &'static [Split] {
         match self {
             Self::Ax => &[Split::Test],
             _ => &[Split::Train, Split::Dev, Split::Test],
@@ -240,7 +240,7 @@ impl GlueTask {
     ///
     /// # Errors
     /// [`TaskError::NoSplit`] or [`TaskError::Missing`].
-    pub fn path(self, folder: &Path, split: Split) -> Result<PathBuf, TaskError> {
+    pub(crate) fn path(self, folder: &Path, split: Split) -> Result<PathBuf, TaskError> {
         if !self.splits().contains(&split) {
             let known = self.splits().iter().map(|split| split.name()).collect::<Vec<_>>().join(", ");
             return Err(TaskError::NoSplit { task: self.title().to_owned(), split: split.name(), known });
@@ -258,14 +258,14 @@ impl GlueTask {
     ///
     /// # Errors
     /// As [`Self::path`], and if the file cannot be opened. The reader returns all other errors.
-    pub fn read(self, folder: &Path, split: Split) -> Result<Reader<Text>, TaskError> {
+    pub(crate) fn read(self, folder: &Path, split: Split) -> Result<Reader<Text>, TaskError> {
         self.read_file(&self.path(folder, split)?, split, Purpose::Training)
     }
 
     /// Reads a file in the layout of a split of this task. Labels are not read for prediction.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// As `Self::read`.
     pub fn read_file(self, path: &Path, split: Split, purpose: Purpose) -> Result<Reader<Text>, TaskError> {
         let (lines, labels) = (Lines::open(path)?, self.labels());
         let mut columns = self.columns(split);
@@ -327,7 +327,7 @@ pub struct UnknownTask(pub String);
 impl FromStr for GlueTask {
     type Err = UnknownTask;
 
-    /// By [`GlueTask::name`] or [`GlueTask::title`]; case and hyphens are ignored.
+    /// By [`GlueTask::name`] or `GlueTask::title`; case and hyphens are ignored.
     fn from_str(name: &str) -> Result<Self, UnknownTask> {
         let plain = |name: &str| name.to_lowercase().replace(['-', '_'], "");
         let wanted = plain(name);

@@ -33,7 +33,7 @@ const OPTIONS: usize = 4;
 
 impl Level {
     /// Both.
-    pub const ALL: [Self; 2] = [Self::Middle, Self::High];
+    pub(crate) const ALL: [Self; 2] = [Self::Middle, Self::High];
 
     /// `middle` or `high`.
     pub fn name(self) -> &'static str {

@@ -209,13 +209,8 @@ impl<E: Example> Reader<E> {
         Self { path, rows: Box::new(rows), ids: Ids::default(), remarks: Remarks::default(), count: 0, is_done: false }
     }
 
-    /// The file or folder.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Remarks on the part read so far; print them after the last example.
-    pub fn remarks(&self) -> &[Remark] {
+    pub(crate) fn remarks(&self) -> &[Remark] {
         &self.remarks.list
     }
 
@@ -229,7 +224,7 @@ impl<E: Example> Reader<E> {
     }
 
     /// Up to `count` more examples, up to `skips` of which cannot be used, and the error behind them, if there is one.
-    pub fn portion(&mut self, count: usize, skips: u64) -> (Vec<E>, Vec<Unusable>, Option<TaskError>) {
+    pub(crate) fn portion(&mut self, count: usize, skips: u64) -> (Vec<E>, Vec<Unusable>, Option<TaskError>) {
         let (mut list, mut unusable) = (Vec::new(), Vec::<Unusable>::new());
         while list.len() + unusable.len() < count {
             match self.next() {
@@ -245,7 +240,7 @@ impl<E: Example> Reader<E> {
     }
 
     /// Adds remarks on examples that were skipped.
-    pub fn remark(&mut self, unusable: impl IntoIterator<Item = Unusable>) {
+    pub(crate) fn remark(&mut self, unusable: impl IntoIterator<Item = Unusable>) {
         for Unusable { at, problem, .. } in unusable {
             self.remarks.push(at, || RemarkKind::Unusable { problem });
         }

@@ -16,7 +16,7 @@ use super::error::TaskError;
 use super::example::Label;
 use super::glue::GlueTask;
 
-/// Writes `folder/`[`GlueTask::submission_file`] and returns its path; the folder is created if it is missing.
+/// Writes the file of a submission to GLUE in `folder` and returns its path; the folder is created if it is missing.
 /// Predictions are ids with labels, in the order of the test set.
 ///
 /// # Errors

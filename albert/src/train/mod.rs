@@ -23,16 +23,21 @@ mod settings;
 mod trainer;
 
 pub use memory::MemoryPlan;
-pub use objective::{About, BatchShape, Evaluated, MicroBatchSums, Objective, Pass, Position, RunObjective, Worker};
+pub use objective::{About, BatchShape, Evaluated, MicroBatchSums, Position};
+pub use objective::{Objective, Pass, RunObjective, Worker};
 pub use observer::{NoopObserver, Observer, Started};
-pub use overrides::{Setting, SettingError, with_settings};
+pub use overrides::SettingError;
+pub use overrides::{Setting, with_settings};
 pub use progress::Progress;
-pub use records::{EvaluationRecord, Figures, Record, StepFigures, StepReport, TrainRecord};
+pub use records::{EvaluationRecord, Figures, StepReport, TrainRecord};
+pub use records::{Record, StepFigures};
 pub use run::{Outcome, StartMode};
+pub use settings::{ComputeSettings, OptimizerKind};
 pub use settings::{
-    ComputeSettings, EvaluationSettings, OptimizerKind, OptimizerSettings, Replan, RunSettings, ScheduleKind,
-    ScheduleSettings, TrainPrecision, TrainSettings,
+    EvaluationSettings, OptimizerSettings, Replan, RunSettings, ScheduleKind, ScheduleSettings, TrainPrecision,
+    TrainSettings,
 };
+
 pub use trainer::Trainer;
 
 pub(crate) use lock::FolderLock;

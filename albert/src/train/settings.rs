@@ -55,7 +55,7 @@ impl OptimizerSettings {
     ///
     /// # Errors
     /// A sentence about the first invalid one.
-    pub fn check(&self) -> Result<(), SettingError> {
+    pub(crate) fn check(&self) -> Result<(), SettingError> {
         let Self { learning_rate, beta1, beta2, epsilon, weight_decay, clip_norm, .. } = *self;
         let is_rate = learning_rate > 0.0 && learning_rate <= 10.0;
         expect("optimizer.learning_rate", learning_rate, is_rate, "above 0, at most 10")?;
@@ -182,7 +182,7 @@ impl ScheduleSettings {
     }
 
     /// Optimizer steps of the whole run, as planned after `done` steps.
-    pub fn steps_after(&self, done: u64) -> u64 {
+    pub(crate) fn steps_after(&self, done: u64) -> u64 {
         self.replans.iter().rev().find(|replan| replan.after <= done).map_or(self.steps, |replan| replan.steps)
     }
 

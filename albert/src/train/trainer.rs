@@ -25,7 +25,7 @@ use super::settings::TrainSettings;
 use crate::checkpoint::{CheckpointError, Checkpoints, LoadedState, StateHeader, TensorGroup};
 use crate::cost::Flops;
 use crate::loaded::LoadedModel;
-use crate::model::{Model, dropout_key};
+use crate::model::{Model, Recompute, dropout_key};
 
 /// Bits of the number of a micro-batch below those of its lane.
 const LANE_SHIFT: u32 = 32 - Lanes::MOST.ilog2();
@@ -49,6 +49,26 @@ pub struct Trainer<O: Objective> {
     /// Room for the batches of a step.
     pub(crate) room: Vec<O::Batch>,
     memory: MemoryPlan,
+}
+
+/// FLOPs, tokens and sequences of `batches`.
+fn work_of<O: Objective>(batches: &[O::Batch], model: &Model, checkpointing: Recompute) -> StepReport<O::Figures> {
+    let mut report = StepReport::default();
+    for batch in batches {
+        let BatchShape { cu_seqlens, masked, .. } = O::shape(batch);
+        report.flops += Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
+        report.tokens += u64::from(cu_seqlens.last().copied().unwrap_or(0));
+        report.sequences += cu_seqlens.len() as u64 - 1;
+    }
+    report
+}
+
+/// An error if the loss of a step is not finite.
+fn expect_finite(loss: f64, step: u64) -> Result<(), EngineError> {
+    if loss.is_finite() {
+        return Ok(());
+    }
+    Err(EngineError::NotFinite { what: "the loss".into(), value: loss, step: step + 1 })
 }
 
 /// Sums of the losses of all ranks.
@@ -148,31 +168,24 @@ impl<O: Objective> Trainer<O> {
         &mut self,
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Option<StepReport<O::Figures>>, EngineError> {
-        let start = Instant::now();
-        let step = self.step();
+        let (start, step) = (Instant::now(), self.step());
         let Self { objective, settings, loaded, cpu, communicator, lanes, gradients, optimizer, parts, room, .. } =
             self;
         let LoadedModel { workspace, model, params } = loaded;
         let checkpointing = settings.compute.checkpointing(workspace.device());
         let count = objective.draw(step, room);
-        let mut report =
-            StepReport { step: step + 1, data_seconds: start.elapsed().as_secs_f64(), ..Default::default() };
         let batches = &room[..count];
-        for batch in batches {
-            let BatchShape { cu_seqlens, masked, .. } = O::shape(batch);
-            report.flops += Flops::training_of(model.config(), cu_seqlens, masked, checkpointing);
-            report.tokens += u64::from(cu_seqlens.last().copied().unwrap_or(0));
-            report.sequences += cu_seqlens.len() as u64 - 1;
-        }
+        let data_seconds = start.elapsed().as_secs_f64();
+        let mut report = StepReport { step: step + 1, data_seconds, ..work_of::<O>(batches, model, checkpointing) };
         let [first, second] = objective.counts(batches);
         let counts = [first, second, report.tokens, report.sequences];
-        let counts = communicator.sum_counts(&format!("counts of step {}", step + 1), counts)?;
-        let denominator = objective.denominator([counts[0], counts[1]]);
-        (report.tokens, report.sequences) = (counts[2], counts[3]);
-        let mut own = Vec::new();
+        let [first, second, tokens, sequences] =
+            communicator.sum_counts(&format!("counts of step {}", step + 1), counts)?;
+        let denominator = objective.denominator([first, second]);
+        (report.tokens, report.sequences) = (tokens, sequences);
         gradients.clear()?;
         lanes.begin_step();
-        let (mut lane, mut micro, mut done) = (0, 0, 0);
+        let (mut own, mut lane, mut micro, mut done) = (Vec::new(), 0, 0, 0);
         if !goes_on(done, count) {
             return Ok(None);
         }
@@ -197,10 +210,8 @@ impl<O: Objective> Trainer<O> {
             }
         }
         (report.loss, report.figures) = objective.figures(&sums_of_all::<O>(communicator, step, &own)?);
-        if !report.loss.is_finite() {
-            // The next step clears the gradients.
-            return Err(EngineError::NotFinite { what: "the loss".into(), value: report.loss, step: step + 1 });
-        }
+        // The next step clears the gradients.
+        expect_finite(report.loss, step)?;
         report.learning_rate = settings.schedule.schedule(settings.optimizer.learning_rate, step)?.rate(step);
         lanes.all_reduce(&format!("gradients of step {}", step + 1), gradients)?;
         let limit = Some(settings.optimizer.clip_norm).filter(|limit| *limit > 0.0);
@@ -218,22 +229,17 @@ impl<O: Objective> Trainer<O> {
     }
 
     /// Optimizer steps done.
-    pub fn step(&self) -> u64 {
+    pub(crate) fn step(&self) -> u64 {
         self.optimizer.steps()
     }
 
-    /// The model.
-    pub fn model(&self) -> &Model {
-        &self.loaded.model
-    }
-
     /// The parameters; see [`Trainer::download`].
-    pub fn params(&self) -> &ParamStore {
+    pub(crate) fn params(&self) -> &ParamStore {
         &self.loaded.params
     }
 
     /// Memory of the steps, and the profiler.
-    pub fn workspace(&self) -> &Workspace {
+    pub(crate) fn workspace(&self) -> &Workspace {
         &self.loaded.workspace
     }
 
@@ -252,7 +258,7 @@ impl<O: Objective> Trainer<O> {
     ///
     /// # Errors
     /// The device failed.
-    pub fn download(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn download(&mut self) -> Result<(), EngineError> {
         self.loaded.params.download()
     }
 

@@ -272,30 +272,27 @@ pub(super) fn byte_of(piece: &str) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::Draw;
 
     #[test]
     fn remembered_words_are_those_of_the_search_from_any_base() {
         // Scores on a coarse grid of 32-bit numbers: ties and near ties everywhere.
-        let mut state = 3u64;
-        let mut draw = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let mut draw = Draw(3);
         let (mut remembered, mut refused) = (0, 0);
         for _ in 0..40 {
             let mut pieces = vec![Piece::new("<unk>", 0.0, PieceKind::Unknown), Piece::normal("▁", -3.0)];
             for text in ["a", "b", "c", "aa", "ab", "ba", "bc", "abc", "▁a", "▁ab", "cab", "bb", "aab", "▁b", "cc"]
             {
-                let nearly = -2.0 * text.chars().count() as f32 - draw(40) as f32 * 1e-6;
-                pieces.push(Piece::normal(text, f64::from(nearly - draw(3) as f32)));
+                let nearly = -2.0 * text.chars().count() as f32 - draw.below(40) as f32 * 1e-6;
+                pieces.push(Piece::normal(text, f64::from(nearly - draw.below(3) as f32)));
             }
             let lattice = Lattice::new(&pieces, 0, Arithmetic::Single).expect("no byte pieces");
             let (mut cells, mut steps, mut exact) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..500 {
                 let word: Vec<u8> =
-                    std::iter::once(b' ').chain((0..1 + draw(12)).map(|_| b"abc"[draw(3) as usize])).collect();
+                    std::iter::once(b' ').chain((0..1 + draw.below(12)).map(|_| b"abc"[draw.below(3)])).collect();
                 let reach = lattice.segment_anywhere(&word, &mut cells, &mut steps);
-                let base = f64::from(-(draw(1 << 24) as f32) / (1 << draw(24)) as f32);
+                let base = f64::from(-(draw.below(1 << 24) as f32) / (1 << draw.below(24)) as f32);
                 if base.abs() > f64::from(reach) {
                     refused += 1;
                     continue;

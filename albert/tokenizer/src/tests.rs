@@ -17,7 +17,7 @@ fn toy_cleaned(more: &[(&str, f64)], cleaning: Cleaning) -> Tokenizer {
     Tokenizer::from_pieces(toy_pieces(more), cleaning).expect("a valid toy vocabulary")
 }
 
-fn toy_pieces(more: &[(&str, f64)]) -> Vec<Piece> {
+pub(crate) fn toy_pieces(more: &[(&str, f64)]) -> Vec<Piece> {
     let kind = |text: &str| if text == "<unk>" { PieceKind::Unknown } else { PieceKind::Control };
     let special = SPECIAL_PIECES.iter().map(|text| Piece::new(*text, 0.0, kind(text)));
     let more = more.iter().map(|&(text, score)| match score {
@@ -27,15 +27,15 @@ fn toy_pieces(more: &[(&str, f64)]) -> Vec<Piece> {
     special.chain(more).collect()
 }
 
-fn texts<'t>(tokenizer: &'t Tokenizer, text: &str) -> Vec<&'t str> {
+pub(crate) fn texts<'t>(tokenizer: &'t Tokenizer, text: &str) -> Vec<&'t str> {
     tokenizer.encode(text).unwrap().into_iter().map(|id| tokenizer.piece(id)).collect()
 }
 
 /// A generator for tests: Knuth's 64-bit linear congruence, upper bits.
-struct Draw(u64);
+pub(crate) struct Draw(pub(crate) u64);
 
 impl Draw {
-    fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as usize) % n
     }
@@ -88,87 +88,11 @@ fn user_defined_symbols_win_over_normal_pieces() {
     assert_eq!(texts(&tokenizer, "(a--a::"), ["▁", "(", "a", "-", "-", "a", "::"]);
 }
 
-/// The pieces that the released English vocabulary cuts these texts into, long pieces cheap.
-fn golden() -> Tokenizer {
-    let pieces = [
-        "▁",
-        "▁the",
-        "▁population",
-        "▁was",
-        "▁1,",
-        "▁1",
-        "234,",
-        "234",
-        "5",
-        "67,",
-        "67",
-        ",",
-        "▁in",
-        "▁2012",
-        "/",
-        "2013,",
-        "2013",
-        "▁wow",
-        "!",
-        "▁i",
-        "▁born",
-        "▁9",
-        "2000",
-        "2000,",
-        "▁and",
-        "▁this",
-        "▁is",
-        "▁false",
-        "▁$",
-        "5",
-        "00",
-        "6",
-        "▁7",
-        "7",
-        "ok",
-        "▁[",
-        "mask",
-        "]",
-        "▁multiple",
-        "▁spaces",
-        "▁newline",
-        "s",
-        "▁don",
-        "'",
-        "t",
-    ];
-    let mut rows = Vec::new();
-    for (rank, piece) in pieces.iter().enumerate() {
-        if !rows.iter().any(|&(text, _)| text == *piece) {
-            rows.push((*piece, -3.0 - rank as f64 / 100.0 + 2.5 * (piece.chars().count() as f64).ln()));
-        }
-    }
-    let lowest = rows.iter().map(|row| row.1).fold(f64::MAX, f64::min);
-    let highest = rows.iter().map(|row| row.1).fold(f64::MIN, f64::max);
-    let scaled = rows.into_iter().map(|(text, score)| (text, -1.0 - (highest - score) / (highest - lowest)));
-    let symbols = ["(", ")", "\"", "-", ".", "–", "£", "€"].map(|symbol| (symbol, 0.0));
-    toy(&symbols.into_iter().chain(scaled).collect::<Vec<_>>())
-}
-
-#[test]
-fn released_examples_come_out_in_the_same_pieces() {
-    let cases: [(&str, &str); 8] = [
-        (
-            "The population was 1,234,567, in 2012/2013, wow!",
-            "▁the ▁population ▁was ▁1 , 234 , 5 67 , ▁in ▁2012 / 2013 , ▁wow !",
-        ),
-        ("I was born in 92000, and this is falsé.", "▁i ▁was ▁born ▁in ▁9 2000 , ▁and ▁this ▁is ▁false ."),
-        ("$5.00-£6 – €7 (ok).", "▁$ 5 . 00 - £ 6 ▁ – ▁ € 7 ▁ ( ok ) ."),
-        ("日本 αβγ 😀", "▁ <unk> ▁ <unk> ▁ <unk>"),
-        ("", ""),
-        ("  multiple   spaces\tand\nnewlines ", "▁multiple ▁spaces ▁and ▁newline s"),
-        ("[MASK]", "▁[ mask ]"),
-        ("don't", "▁don ' t"),
-    ];
-    let tokenizer = golden();
-    for (text, pieces) in cases {
-        assert_eq!(texts(&tokenizer, text).join(" "), pieces, "text {text:?}");
-    }
+/// Pieces of which texts of the tests below are made in one way.
+fn words() -> Tokenizer {
+    let pieces = ["▁", "▁the", "▁was", ",", "▁wow", "!", "s", "▁[", "mask", "]", "▁false", "2013", "ok"];
+    let symbols = ["(", ")"].map(|symbol| (symbol, 0.0));
+    toy(&symbols.into_iter().chain(pieces.map(|piece| (piece, -2.0))).collect::<Vec<_>>())
 }
 
 #[test]
@@ -243,7 +167,7 @@ fn no_segmentation_is_better_than_the_one_found() {
 
 #[test]
 fn special_pieces_are_text_unless_asked_for() {
-    let tokenizer = golden();
+    let tokenizer = words();
     let SpecialIds { cls, sep, mask, .. } = tokenizer.specials();
     assert_eq!((cls, sep, mask), (2, 3, 4));
     assert!(!tokenizer.encode("the [MASK] was [SEP]").unwrap().contains(&mask));
@@ -271,35 +195,22 @@ fn special_pieces_are_text_unless_asked_for() {
 
 #[test]
 fn offsets_point_at_the_source() {
-    let tokenizer = golden();
+    let tokenizer = words();
     let text = "  The \u{200b} FALSÉ\u{1} “2013, (ok)";
     let encoding = tokenizer.encode_with_offsets(text).unwrap();
-    let parts: Vec<(&str, &str)> =
-        encoding.ids.iter().zip(&encoding.offsets).map(|(&id, &(s, e))| (tokenizer.piece(id), &text[s..e])).collect();
-    let expected = [
-        ("▁the", "The"),
-        ("▁false", "FALSÉ"),
-        ("▁", ""),
-        ("<unk>", "“"),
-        ("2013", "2013"),
-        (",", ","),
-        ("▁", ""),
-        ("(", "("),
-        ("ok", "ok"),
-        (")", ")"),
-    ];
-    assert_eq!(parts, expected);
+    let part = |(&id, &(s, e)): (&u32, &(usize, usize))| format!("{}={}", tokenizer.piece(id), &text[s..e]);
+    let parts: Vec<String> = encoding.ids.iter().zip(&encoding.offsets).map(part).collect();
+    let expected = "▁the=The ▁false=FALSÉ ▁= <unk>=“ 2013=2013 ,=, ▁= (=( ok=ok )=)";
+    assert_eq!(parts.join(" "), expected);
 }
 
 #[test]
 fn bad_vocabularies_are_refused_with_the_reason() {
     let error = |pieces: Vec<Piece>| Tokenizer::from_pieces(pieces, Cleaning::default()).unwrap_err().to_string();
-    let with = |text: &str, score: f64| error(toy_pieces(&[("▁", -1.0), (text, score)]));
-    assert!(with("▁", -2.0).contains("piece 6 repeats piece 5, \"▁\""), "{}", with("▁", -2.0));
-    assert!(with("a▁b", -2.0).contains("spans two words"), "{}", with("a▁b", -2.0));
-    assert!(with("", -2.0).contains("must not be empty"), "{}", with("", -2.0));
-    assert!(with("a", f64::NAN).contains("score NaN"), "{}", with("a", f64::NAN));
-    let without = |text: &str| error(toy_pieces(&[]).into_iter().filter(|piece| piece.text != text).collect());
-    assert!(without("<unk>").contains("no unknown piece (<unk>)"), "{}", without("<unk>"));
-    assert!(without("[MASK]").contains("no special piece [MASK]"), "{}", without("[MASK]"));
+    let with = |text: &str| error(toy_pieces(&[("▁", -1.0), (text, -2.0)]));
+    assert!(with("a▁b").contains("spans two words"), "{}", with("a▁b"));
+    assert!(with("").contains("must not be empty"), "{}", with(""));
+    let long = with(&"x".repeat(1025));
+    assert!(long.contains("has 1025 bytes; at most 1024 are possible"), "{long}");
+    assert!(Tokenizer::from_pieces(toy_pieces(&[(&"x".repeat(1024), -1.0)]), Cleaning::default()).is_ok());
 }

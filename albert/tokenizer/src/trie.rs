@@ -192,6 +192,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::Draw;
     use std::collections::BTreeMap;
 
     /// Every key is found, with its id, and nothing else is.
@@ -210,14 +211,10 @@ mod tests {
     #[test]
     fn finds_exactly_its_keys() {
         check(&BTreeMap::new(), [vec![b'a'], vec![255; 3]].into_iter());
-        let mut state = 1u64;
-        let mut draw = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let mut draw = Draw(1);
         for alphabet in [1, 2, 26, 255] {
             let mut random =
-                |longest| -> Vec<u8> { (0..1 + draw(longest)).map(|_| 1 + draw(alphabet) as u8).collect() };
+                |longest| -> Vec<u8> { (0..1 + draw.below(longest)).map(|_| 1 + draw.below(alphabet) as u8).collect() };
             let keys: BTreeMap<Vec<u8>, u32> = (0..3000).map(|id| (random(6), id)).collect();
             let probes: Vec<Vec<u8>> = (0..30_000).map(|_| random(7)).collect();
             let prefixes = keys.keys().map(|key| key[..key.len() - 1].to_vec()).filter(|key| !key.is_empty());

@@ -259,25 +259,20 @@ mod tests {
     use super::{continues_word, is_word_start};
 
     #[test]
-    fn word_starts_follow_the_released_rule() {
-        let starts = ["▁the", "▁", "<unk>", ",", "€", "7", "a1", "'", "é", "n't"];
-        let continues = ["ing", "s", "[MASK]", "s,", "..", "...x"];
-        for piece in starts {
-            assert!(is_word_start(piece, |c| c.is_ascii_alphabetic()), "{piece} starts a word");
-        }
-        for piece in continues {
-            assert!(!is_word_start(piece, |c| c.is_ascii_alphabetic()), "{piece} continues a word");
-        }
-    }
-    #[test]
-    fn words_of_every_script_continue() {
-        let starts = ["▁प्र", "7", "が", "ガラス", "ー", "漢字", "ก่", "ကို", "'", "。", "€", "é7"];
-        let continues = ["é", "ющий", "ß", "ि", "्य", "한국", "\u{5b8}", "خ\u{200c}", "s,", "ếu", "\u{301}"];
-        for piece in starts {
-            assert!(is_word_start(piece, continues_word), "{piece} starts a word");
-        }
-        for piece in continues {
-            assert!(!is_word_start(piece, continues_word), "{piece} continues a word");
+    fn word_starts_follow_the_released_rule_and_words_of_every_script_continue() {
+        let of_scripts = (
+            &["▁प्र", "7", "が", "ガラス", "ー", "漢字", "ก่", "ကို", "'", "。", "€", "é7"][..],
+            &["é", "ющий", "ß", "ि", "्य", "한국", "\u{5b8}", "خ\u{200c}", "s,", "ếu", "\u{301}"][..],
+            continues_word as fn(char) -> bool,
+        );
+        let released = (
+            &["▁the", "▁", "<unk>", ",", "€", "7", "a1", "'", "é", "n't"][..],
+            &["ing", "s", "[MASK]", "s,", "..", "...x"][..],
+            (|c| c.is_ascii_alphabetic()) as fn(char) -> bool,
+        );
+        for (starts, continues, rule) in [released, of_scripts] {
+            assert!(starts.iter().all(|piece| is_word_start(piece, rule)), "{starts:?} start a word");
+            assert!(!continues.iter().any(|piece| is_word_start(piece, rule)), "{continues:?} continue a word");
         }
     }
 }

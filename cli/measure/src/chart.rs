@@ -51,23 +51,10 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
     let own = |record: &&Record| {
         record.isa == limits.isa && record.threads == limits.threads && record.about.bytes > 0 && record.gflops > 0.0
     };
-    let point = |record: &Record| (record.about.flops as f64 / record.about.bytes as f64, record.gflops);
-    let all = records;
-    let row = |record: &Record| all.iter().position(|other| std::ptr::eq(other, record)).unwrap_or(0);
-    let records: Vec<&Record> = records.iter().filter(own).collect();
-    let ridge = limits.peak_gflops / limits.copy_gbs;
-    let bounds = |of: fn((f64, f64)) -> f64, first: f64| {
-        let values = records.iter().map(|record| of(point(record)));
-        values.fold((first, first), |(low, high), value| (low.min(value), high.max(value)))
-    };
-    let ((left, right), (bottom, top)) = (bounds(|point| point.0, ridge), bounds(|point| point.1, limits.peak_gflops));
-    let (left, right) = (left / 2.0, right * 4.0);
-    let mut kernels: Vec<&str> = Vec::new();
-    for record in &records {
-        if !kernels.contains(&record.about.kernel) {
-            kernels.push(record.about.kernel);
-        }
-    }
+    let rows: Vec<(usize, &Record)> = (1..).zip(records).filter(|(_, record)| own(record)).collect();
+    let records: Vec<&Record> = rows.iter().map(|(_, record)| *record).collect();
+    let (left, right, bottom, top) = extents(limits, &records);
+    let kernels = kernels_of(&records);
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let title = limits.to_string();
@@ -81,7 +68,7 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         .margin(8)
         .x_label_area_size(36)
         .y_label_area_size(46)
-        .build_cartesian_2d((left..right).log_scale(), (bottom / 2.0..top * 2.0).log_scale())?;
+        .build_cartesian_2d((left..right).log_scale(), (bottom..top).log_scale())?;
     let (x_ticks, y_ticks) = (Ticks::default(), Ticks::default());
     chart
         .configure_mesh()
@@ -107,25 +94,8 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         chart.draw_series([Circle::new(point(record), 4, color_of(record.about.kernel).filled())])?;
     }
     let mut labels = Labels::new(plot.get_pixel_range());
-    let at = |point| chart.backend_coord(&point);
-    labels.taken.extend(records.iter().map(|record| at(point(record))).map(|(x, y)| [x - 5, y - 5, x + 5, y + 5]));
-    labels.add(at((right, limits.peak_gflops)), &["peak".to_owned()], &|_, width| (-width - 4, -14));
-    for (name, gbs) in caches.into_iter().chain([("memory", limits.copy_gbs)]) {
-        // From the left end on along the line, to the first place that is free.
-        let end = limits.peak_gflops / gbs;
-        let along = |step: usize| left * (end / left).powf(step as f64 / 20.0);
-        let places = (0..20).map(along).map(|x| at((x, (x * gbs).min(limits.peak_gflops))));
-        labels.add_at_first(places, name);
-    }
-    for record in &records {
-        let names = [record.about.case.clone(), format!("{}", 1 + row(record))];
-        labels.add(at(point(record)), &names, &|place, width| match place {
-            0 => (8, -6),
-            1 => (-8 - width, -6),
-            2 => (-width / 2, -18),
-            _ => (-width / 2, 7),
-        });
-    }
+    let roofs: Vec<(&str, f64)> = caches.into_iter().chain([("memory", limits.copy_gbs)]).collect();
+    labels.add_all(&rows, &roofs, (left, right, limits.peak_gflops), &|point| chart.backend_coord(&point));
     for (text, place) in labels.texts {
         root.draw(&Text::new(text, place, ("sans-serif", SMALL)))?;
     }
@@ -136,6 +106,33 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
     }
     root.present()?;
     Ok(())
+}
+
+/// Names of the kernels, in order of appearance.
+fn kernels_of<'r>(records: &[&'r Record]) -> Vec<&'r str> {
+    let mut kernels = Vec::new();
+    for record in records {
+        if !kernels.contains(&record.about.kernel) {
+            kernels.push(record.about.kernel);
+        }
+    }
+    kernels
+}
+
+/// FLOPs per byte and GFLOP/s.
+fn point(record: &Record) -> (f64, f64) {
+    (record.about.flops as f64 / record.about.bytes as f64, record.gflops)
+}
+
+/// First and last FLOPs per byte of the plot, least and most GFLOP/s.
+fn extents(limits: &Limits, records: &[&Record]) -> (f64, f64, f64, f64) {
+    let bounds = |of: fn((f64, f64)) -> f64, first: f64| {
+        let values = records.iter().map(|record| of(point(record)));
+        values.fold((first, first), |(low, high), value| (low.min(value), high.max(value)))
+    };
+    let (left, right) = bounds(|point| point.0, limits.peak_gflops / limits.copy_gbs);
+    let (bottom, top) = bounds(|point| point.1, limits.peak_gflops);
+    (left / 2.0, right * 4.0, bottom / 2.0, top * 2.0)
 }
 
 /// Labels within a plot that cover neither each other nor a point. One that has no room is left out: the table has its row.
@@ -150,6 +147,36 @@ impl Labels {
     fn new((x, y): (Range<i32>, Range<i32>)) -> Self {
         // Within the margin and the labels of the axes.
         Self { plot: [x.start + 56, y.start + 8, x.end - 8, y.end - 46], taken: Vec::new(), texts: Vec::new() }
+    }
+
+    /// Places the labels of the peak, the roofs (name, GB/s) and the records with their rows. `at` converts FLOPs per byte and
+    /// GFLOP/s to pixels.
+    fn add_all(
+        &mut self,
+        rows: &[(usize, &Record)],
+        roofs: &[(&str, f64)],
+        (left, right, peak): (f64, f64, f64),
+        at: &dyn Fn((f64, f64)) -> (i32, i32),
+    ) {
+        let points = rows.iter().map(|(_, record)| at(point(record)));
+        self.taken.extend(points.map(|(x, y)| [x - 5, y - 5, x + 5, y + 5]));
+        self.add(at((right, peak)), &["peak".to_owned()], &|_, width| (-width - 4, -14));
+        for (name, gbs) in roofs {
+            // From the left end on along the line, to the first place that is free.
+            let end = peak / gbs;
+            let along = |step: usize| left * (end / left).powf(step as f64 / 20.0);
+            let places = (0..20).map(along).map(|x| at((x, (x * gbs).min(peak))));
+            self.add_at_first(places, name);
+        }
+        for (row, record) in rows {
+            let names = [record.about.case.clone(), row.to_string()];
+            self.add(at(point(record)), &names, &|place, width| match place {
+                0 => (8, -6),
+                1 => (-8 - width, -6),
+                2 => (-width / 2, -18),
+                _ => (-width / 2, 7),
+            });
+        }
     }
 
     /// Places the first of `names` that fits at one of four offsets from `at`.

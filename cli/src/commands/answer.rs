@@ -73,10 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut out = results.sink()?;
     let common = context(arguments)?;
     let lines = arguments.streaming.lines(arguments.question.as_deref(), Kind::Objects)?;
-    let device = arguments.running.device()?;
-    let mut predictor = Predictor::load(&arguments.model, &device)?;
-    predictor.set_precision(arguments.running.precision.on(&device))?;
-    predictor.profile().set(arguments.running.profile.on);
+    let (device, mut predictor) = arguments.running.predictor(&arguments.model)?;
     if !matches!(predictor.task().problem, Problem::Span { .. }) {
         bail!("the model does not answer questions about a text; use albert classify or albert predict");
     }

@@ -112,40 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.profile {
         return profile(&mut out, &cpus, &works, arguments.rounds);
     }
-    let mut report = Report {
-        command: command(),
-        machine: Machine::this(),
-        limits: cpus.iter().map(Limits::of).collect(),
-        records: Vec::new(),
-    };
-    if !arguments.json {
-        writeln!(
-            out,
-            "{}, {} cores; time: median ± half the interquartile range",
-            report.machine.processor, report.machine.cores
-        )?;
-        for limits in &report.limits {
-            writeln!(out, "limits: {limits}")?;
-        }
-    }
-    for cpu in &cpus {
-        for work in &works {
-            let rounds = arguments.rounds.unwrap_or(work.rounds());
-            let record = Ready::new(cpu, work)?.run(rounds, seconds);
-            if !arguments.json {
-                writeln!(out, "{record}")?;
-            }
-            report.records.push(record);
-        }
-    }
-    if !arguments.json {
-        for doubt in report.doubts() {
-            writeln!(out, "{doubt}")?;
-        }
-    }
-    if arguments.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-    }
+    let report = measure(arguments, &cpus, &works, &mut out)?;
     if let Some(path) = &arguments.report {
         write_report(path, &report)?;
         tell!("report written to {}", path.display());
@@ -155,21 +122,62 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         write_atomically(path, |out| out.write_all(text.as_bytes()))?;
         tell!("records written to {}", path.display());
     }
-    let Some(saved) = saved else { return Ok(ExitCode::SUCCESS) };
-    let name = arguments.against.as_deref().unwrap_or(Path::new("")).display();
-    let compared = saved.compare(&report.records).map_err(|problem| anyhow!("{name}: {problem}"))?;
+    let is_slower = match (&arguments.against, saved) {
+        (Some(path), Some(saved)) => compare_with_saved(&mut out, path, &saved, &report.records)?,
+        _ => false,
+    };
+    Ok(if is_slower { ExitCode::from(SLOWER) } else { ExitCode::SUCCESS })
+}
+
+/// Runs the benchmarks and prints each result as it comes, or all as JSON.
+fn measure(arguments: &Arguments, cpus: &[Cpu], works: &[Work], out: &mut impl Write) -> Result<Report> {
+    let mut report = Report {
+        command: command(),
+        machine: Machine::this(),
+        limits: cpus.iter().map(Limits::of).collect(),
+        records: Vec::new(),
+    };
+    if !arguments.json {
+        let Machine { processor, cores, .. } = &report.machine;
+        writeln!(out, "{processor}, {cores} cores; time: median ± half the interquartile range")?;
+        for limits in &report.limits {
+            writeln!(out, "limits: {limits}")?;
+        }
+    }
+    for cpu in cpus {
+        for work in works {
+            let rounds = arguments.rounds.unwrap_or(work.rounds());
+            let record = Ready::new(cpu, work)?.run(rounds, arguments.seconds);
+            if !arguments.json {
+                writeln!(out, "{record}")?;
+            }
+            report.records.push(record);
+        }
+    }
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        for doubt in report.doubts() {
+            writeln!(out, "{doubt}")?;
+        }
+    }
+    Ok(report)
+}
+
+/// Prints the ratios of the cases to those of the file at `path`; true if one is slower.
+fn compare_with_saved(out: &mut impl Write, path: &Path, saved: &against::Saved, records: &[Record]) -> Result<bool> {
+    let compared = saved.compare(records).map_err(|problem| anyhow!("{}: {problem}", path.display()))?;
     for case in &compared {
         writeln!(out, "{case}")?;
     }
-    let missing = report.records.len() - compared.len();
+    let missing = records.len() - compared.len();
     if missing > 0 {
-        tell!("{missing} of {} cases are not in {name}", report.records.len());
+        tell!("{missing} of {} cases are not in {}", records.len(), path.display());
     }
     tell!(
         "the intervals allow for the drift between two processes; albert bench compare OLD NEW decides smaller differences"
     );
-    let is_slower = compared.iter().any(against::Compared::is_slower);
-    Ok(if is_slower { ExitCode::from(SLOWER) } else { ExitCode::SUCCESS })
+    Ok(compared.iter().any(against::Compared::is_slower))
 }
 
 /// Reads the records to compare with, and checks that they have one of the cases.

@@ -1,8 +1,8 @@
 //! `albert classify`: predictions of fine-tuned models for texts or pairs, one at a time or as a stream.
 
 use crate::{
-    input::{Entries, Errors, Kind, Line, answer, null_entry, null_text},
-    output::tell,
+    input::{Entries, Errors, Kind, Line, Lines, answer, null_entry, null_text},
+    output::{Sink, tell},
     running::{Batch, Field, Results, Running, Streaming},
 };
 use albert::{
@@ -44,42 +44,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut out = results.sink()?;
     let kind = Kind::texts(arguments.field.field.as_ref(), true);
     let lines = arguments.streaming.lines(arguments.text.as_deref(), kind)?;
-    let device = arguments.running.device()?;
-    let mut predictor = Predictor::load(&arguments.model, &device)?;
-    predictor.set_precision(arguments.running.precision.on(&device))?;
-    predictor.profile().set(arguments.running.profile.on);
+    let (device, mut predictor) = arguments.running.predictor(&arguments.model)?;
     match predictor.task().problem {
         Problem::Choice => bail!("the model chooses between options; write questions to a file for albert predict"),
         Problem::Span { .. } => bail!("the model answers questions; use albert answer"),
         _ => {}
     }
     let mut ended = None;
-    if let Some(mut lines) = lines {
-        ensure!(arguments.second.is_none(), "the texts of a pair are separated by a TAB in each line");
-        let task = predictor.task().clone();
-        let mut errors = Errors::new(arguments.streaming.faults, false);
-        let write = |entries: Entries<Examples, (Prediction, usize)>| {
-            let mut text = String::new();
-            for (line, result) in entries {
-                text += &match result {
-                    Ok((examples, (prediction, truncated))) => {
-                        in_line(arguments, &task, &examples, &prediction, truncated)
-                    }
-                    Err(reason) => without_result(results, &task, &line, &reason),
-                };
-                text.push('\n');
-            }
-            out.put(&text)
-        };
-        let run = |items: &[Examples]| {
-            let mut all = items[0].clone();
-            items[1..].iter().for_each(|one| all.append(one.clone()));
-            Ok(predictor.predict_each(&all)?)
-        };
-        let (total, stopped) =
-            answer(&mut lines, arguments.batch.lines, &mut errors, |line| of_line(&line.text, &task), run, write)?;
-        errors.tell(total);
-        ended = stopped;
+    if let Some(lines) = lines {
+        ended = classify_lines(arguments, lines, &mut predictor, &mut out)?;
     } else {
         let (first, second) = (arguments.text.clone().unwrap_or_default(), arguments.second.clone());
         let examples = example(first, second, &predictor.task().problem)?;
@@ -101,6 +74,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     out.finish()?;
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Classifies lines; returns the error that ended them.
+fn classify_lines(
+    arguments: &Arguments,
+    mut lines: Lines,
+    predictor: &mut Predictor,
+    out: &mut Sink,
+) -> Result<Option<anyhow::Error>> {
+    ensure!(arguments.second.is_none(), "the texts of a pair are separated by a TAB in each line");
+    let task = predictor.task().clone();
+    let mut errors = Errors::new(arguments.streaming.faults, false);
+    let write = |entries: Entries<Examples, (Prediction, usize)>| {
+        let mut text = String::new();
+        for (line, result) in entries {
+            text += &match result {
+                Ok((examples, (prediction, truncated))) => in_line(arguments, &task, &examples, &prediction, truncated),
+                Err(reason) => without_result(&arguments.streaming.results, &task, &line, &reason),
+            };
+            text.push('\n');
+        }
+        out.put(&text)
+    };
+    let run = |items: &[Examples]| {
+        let mut all = items[0].clone();
+        items[1..].iter().for_each(|one| all.append(one.clone()));
+        Ok(predictor.predict_each(&all)?)
+    };
+    let (total, stopped) =
+        answer(&mut lines, arguments.batch.lines, &mut errors, |line| of_line(&line.text, &task), run, write)?;
+    errors.tell(total);
+    Ok(stopped)
 }
 
 /// Entry of a line that cannot be used.

@@ -125,10 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         check_output(path)?;
     }
     let out = Sink::create(arguments.output.as_deref())?;
-    let device = arguments.running.device()?;
-    let mut predictor = Predictor::load(&arguments.model, &device)?;
-    predictor.set_precision(arguments.running.precision.on(&device))?;
-    predictor.profile().set(arguments.running.profile.on);
+    let (device, mut predictor) = arguments.running.predictor(&arguments.model)?;
     arguments.threshold.set(&mut predictor)?;
     let task = as_task(predictor.task(), arguments.task.as_deref())?;
     let source = DataSource { task: task.name, settings: &task.data };

@@ -8,10 +8,9 @@ use crate::{
 };
 use albert::{
     finetune::{
-        DataSource, ExampleReader, Examples, OfExample, Portion, Prediction, Predictor, Task, TaskName, escaped,
-        threshold_of,
+        DataSource, ExampleReader, Examples, OfExample, Portion, Prediction, Task, TaskName, escaped, threshold_of,
     },
-    tasks::{Label, Place, Problem, Purpose, Unusable, write_submission},
+    tasks::{GlueTask, Label, Place, Problem, Purpose, Unusable, write_submission},
 };
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -175,96 +174,121 @@ fn entries<'e>(portion: &'e Portion, results: &'e [OfExample]) -> Vec<Entry<'e>>
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_standard = |path: &Path| path == Path::new("-");
-    let file = arguments.output.as_deref().filter(|path| !is_standard(path));
     let mut out = match (&arguments.output, &arguments.glue_submission) {
         (None, Some(_)) => None,
         (output, _) => Some(Sink::create(output.as_deref())?),
     };
-    let device = arguments.running.device()?;
-    let mut predictor = Predictor::load(&arguments.model, &device)?;
-    predictor.set_precision(arguments.running.precision.on(&device))?;
-    predictor.profile().set(arguments.running.profile.on);
+    let (device, mut predictor) = arguments.running.predictor(&arguments.model)?;
     arguments.threshold.set(&mut predictor)?;
     let task = as_task(predictor.task(), arguments.task.as_deref())?;
-    let format = match file {
-        Some(path) if !arguments.json => Format::of(path, &task.problem)?,
+    let format = match arguments.output.as_deref() {
+        Some(path) if !arguments.json && !is_standard(path) => Format::of(path, &task.problem)?,
         _ => Format::Json,
     };
-    ensure!(
-        !arguments.with_input || format == Format::Json,
-        "--with-input: only lines of JSON have room for the input"
-    );
-    let glue = match (task.name, &arguments.glue_submission) {
-        (TaskName::Glue(glue), Some(folder)) => Some((glue, folder)),
-        (_, None) => None,
-        (other, Some(_)) => {
-            bail!("--glue-submission: the model was fine-tuned for `{}`, which is not a GLUE task", other.name())
-        }
-    };
+    let has_room = !arguments.with_input || format == Format::Json;
+    ensure!(has_room, "--with-input: only lines of JSON have room for the input");
+    let glue = glue_of(&task, arguments.glue_submission.as_deref())?;
     let source = DataSource { task: task.name, settings: &task.data };
-    let reader = source.open_file(&arguments.input, &task.problem, Purpose::Prediction)?;
-    let mut windows = Windows::new(reader, is_standard(&arguments.input));
+    let examples = source.open_file(&arguments.input, &task.problem, Purpose::Prediction)?;
+    let mut windows = Windows::new(examples, is_standard(&arguments.input));
     if let (Some(out), Format::Tsv) = (&mut out, format) {
         out.put(&format!("{}\n", Prediction::tsv_header(&task.problem)))?;
     }
     let mut errors = Errors::new(arguments.faults, format != Format::Json);
-    let (mut count, mut answers, mut submission, mut ended) = (0, 0, Vec::<(String, Label)>::new(), None);
-    while ended.is_none()
+    let mut done = Done::default();
+    while done.ended.is_none()
         && let Some(portion) = windows.next(errors.left())
         && !(is_end(&portion) && portion.error.is_none())
     {
         let results = predictor.predict_each(&portion.examples)?;
-        let mut text = String::new();
-        for entry in entries(&portion, &results) {
-            if let Entry::Null { id, at, reason } = entry {
-                let place = at.map_or_else(|| format!("example {}", id.unwrap_or("null")), ToString::to_string);
-                if let Err(error) = errors.add(&place, reason) {
-                    ended = Some(error);
-                    break;
-                }
-            }
-            text += &line(arguments, format, &task, &portion.examples, &entry, &mut answers)?;
-            if let (true, Entry::Predicted { at, prediction, .. }) = (glue.is_some(), &entry) {
-                submission.extend(prediction.label().map(|label| (portion.examples.id(*at).to_owned(), label)));
-            }
-            count += 1;
-        }
+        let text = done.add(arguments, format, &task, &portion, &results, &mut errors)?;
         if let Some(out) = &mut out {
             out.put(&text)?;
         }
-        if let (None, Some(error)) = (&ended, portion.error) {
-            let error = anyhow::Error::from(error);
-            // An error that would have been skipped, if it were not one too many.
-            ended = Some(if errors.any() && errors.left() == 0 { error.context(errors.too_many()) } else { error });
-        }
+        done.ended = done.ended.or_else(|| portion.error.map(|error| ending(error.into(), &errors)));
     }
     windows.remarks().iter().for_each(|remark| tell!("note: {remark}"));
     arguments.running.profile.print(predictor.profile(), &device);
     if let Some(mut out) = out {
         if format == Format::Squad {
-            out.put(if answers == 0 { "{}\n" } else { "}\n" })?;
+            out.put(if done.answers == 0 { "{}\n" } else { "}\n" })?;
         }
         out.finish()?;
     }
-    errors.tell(count);
-    if let Some(error) = ended {
+    errors.tell(done.count);
+    if let Some(error) = done.ended {
         return Err(error);
     }
     if let Some((glue, folder)) = glue {
-        ensure!(
-            !errors.any(),
-            "--glue-submission: the server expects a prediction for every example; none was written"
-        );
-        let path = write_submission(folder, glue, submission.iter().map(|(id, label)| (id.as_str(), *label)))?;
+        let all = !errors.any();
+        ensure!(all, "--glue-submission: the server expects a prediction for every example; none was written");
+        let path = write_submission(folder, glue, done.labels.iter().map(|(id, label)| (id.as_str(), *label)))?;
         tell!("GLUE submission written to {}", path.display());
     }
-    let models =
-        if predictor.models() > 1 { format!(", means of {} models", predictor.models()) } else { String::new() };
-    tell!("{count} predictions{models}");
+    let means = (predictor.models() > 1).then(|| format!(", means of {} models", predictor.models()));
+    tell!("{} predictions{}", done.count, means.unwrap_or_default());
     if predictor.cut() > 0 {
         tell!("{} examples exceeded the model's maximum length and were truncated", predictor.cut());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The error that ended the reading of examples: one that would have been skipped, if it were not one too many, says so.
+fn ending(error: anyhow::Error, errors: &Errors) -> anyhow::Error {
+    if errors.any() && errors.left() == 0 { error.context(errors.too_many()) } else { error }
+}
+
+/// The task and the folder of a submission, if one is asked for.
+fn glue_of<'f>(task: &Task, folder: Option<&'f Path>) -> Result<Option<(GlueTask, &'f Path)>> {
+    match (task.name, folder) {
+        (TaskName::Glue(glue), Some(folder)) => Ok(Some((glue, folder))),
+        (_, None) => Ok(None),
+        (other, Some(_)) => {
+            bail!("--glue-submission: the model was fine-tuned for `{}`, which is not a GLUE task", other.name())
+        }
+    }
+}
+
+/// Entries so far.
+#[derive(Default)]
+struct Done {
+    count: usize,
+    /// Entries of a JSON object.
+    answers: usize,
+    /// Ids and labels of a submission.
+    labels: Vec<(String, Label)>,
+    /// The error that ends the job.
+    ended: Option<anyhow::Error>,
+}
+
+impl Done {
+    /// Adds the examples of a window; returns their entries in lines.
+    fn add(
+        &mut self,
+        arguments: &Arguments,
+        format: Format,
+        task: &Task,
+        portion: &Portion,
+        results: &[OfExample],
+        errors: &mut Errors,
+    ) -> Result<String> {
+        let mut text = String::new();
+        for entry in entries(portion, results) {
+            if let Entry::Null { id, at, reason } = entry {
+                let place = at.map_or_else(|| format!("example {}", id.unwrap_or("null")), ToString::to_string);
+                if let Err(error) = errors.add(&place, reason) {
+                    self.ended = Some(error);
+                    break;
+                }
+            }
+            text += &line(arguments, format, task, &portion.examples, &entry, &mut self.answers)?;
+            if let (Some(_), Entry::Predicted { at, prediction, .. }) = (&arguments.glue_submission, &entry) {
+                self.labels.extend(prediction.label().map(|label| (portion.examples.id(*at).to_owned(), label)));
+            }
+            self.count += 1;
+        }
+        Ok(text)
+    }
 }
 
 /// The entry of an example in lines. `answers` counts those of a JSON object.

@@ -484,15 +484,17 @@ mod tests {
     #[test]
     fn a_bounded_text_ends_in_an_error_beyond_its_limit() {
         for (limit, is_whole) in [(4, true), (3, false)] {
-            let mut out = Vec::new();
-            let read = bounded(decoded(Cursor::new(gzip(b"text"))).unwrap(), limit).read_to_end(&mut out);
+            let read = bounded(decoded(Cursor::new(gzip(b"text"))).unwrap(), limit).read_to_end(&mut Vec::new());
             assert_eq!(read.is_ok(), is_whole, "{limit}");
         }
     }
 
+    fn lines(bytes: &[u8], longest: u64) -> Lines {
+        Lines::new(decoded(Cursor::new(bytes.to_vec())).unwrap(), longest)
+    }
+
     #[test]
     fn lines_have_no_ends_and_a_limit() {
-        let lines = |bytes: &[u8], longest| Lines::new(decoded(Cursor::new(bytes.to_vec())).unwrap(), longest);
         let mut some = lines("\u{feff}one\r\n\n\u{feff}two\nthr\r".as_bytes(), 6);
         for (number, line) in [(1, "one"), (2, ""), (3, "\u{feff}two"), (4, "thr")] {
             assert_eq!(some.next().unwrap(), Some(line));
@@ -502,8 +504,7 @@ mod tests {
         for (text, is_read) in
             [("12345", true), ("12345\n", true), ("12345\r\n", true), ("123456", false), ("123456\n", false)]
         {
-            let mut lines = lines(text.as_bytes(), 5);
-            assert_eq!(lines.next().is_ok(), is_read, "{text:?}");
+            assert_eq!(lines(text.as_bytes(), 5).next().is_ok(), is_read, "{text:?}");
         }
         let error = lines(b"ab\xffc\n", 5).next().map(|_| ()).unwrap_err();
         assert!(matches!(error, LineError::NotUtf8 { at: 3, byte: 0xFF }));
@@ -512,20 +513,12 @@ mod tests {
     #[test]
     fn a_line_that_cannot_be_read_costs_one_line() {
         let all = |bytes: &[u8]| {
-            let mut lines = Lines::new(decoded(Cursor::new(bytes.to_vec())).unwrap(), 5);
-            let mut all = Vec::new();
-            loop {
-                match lines.next() {
-                    Ok(None) => return all,
-                    Ok(Some(line)) => all.push(line.to_owned()),
-                    Err(_) => all.push("!".to_owned()),
-                }
-            }
+            let mut lines = lines(bytes, 5);
+            let next = || lines.next().map_or_else(|_| Some("!".to_owned()), |line| line.map(str::to_owned));
+            std::iter::from_fn(next).collect::<Vec<_>>()
         };
-        assert_eq!(
-            all(b"one\n1234567890\ntwo\n\xff\nthree\n123456\n1234567\n12345678"),
-            ["one", "!", "two", "!", "three", "!", "!", "!"]
-        );
+        let some = b"one\n1234567890\ntwo\n\xff\nthree\n123456\n1234567\n12345678";
+        assert_eq!(all(some), ["one", "!", "two", "!", "three", "!", "!", "!"]);
         // Carriage returns end lines where there is no line feed, and are text or a part of the end elsewhere.
         assert_eq!(all(b"one\r\rtwo\r123456\rthree"), ["one", "", "two", "!", "three"]);
         assert_eq!(all(b"a\rb\nc\r\r\nd\r"), ["a\rb", "c", "d"]);
@@ -538,7 +531,7 @@ mod tests {
         for bytes in [u16::to_le_bytes, u16::to_be_bytes] {
             let bytes: Vec<u8> = units.iter().flat_map(|&unit| bytes(unit)).collect();
             for bytes in [gzip(&bytes), bytes] {
-                let mut lines = Lines::new(decoded(Cursor::new(bytes)).unwrap(), 99);
+                let mut lines = lines(&bytes, 99);
                 assert_eq!(lines.next().unwrap(), Some("café 😀"));
                 assert_eq!(lines.next().unwrap(), Some("b"));
             }
@@ -562,7 +555,8 @@ mod tests {
     }
 
     #[test]
-    fn other_compressions_are_named() {
+    fn a_folder_and_other_compressions_are_named() {
+        assert!(open(Path::new("/")).err().unwrap().to_string().contains("it is a directory"));
         for (bytes, name) in [(&b"\xfd7zXZ\0rest"[..], "xz"), (b"BZh91AY&SY", "bzip2"), (b"PK\x03\x04rest", "zip")] {
             let error = read(bytes.to_vec()).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("gzip and zstd are read as they are"), "{error}");
@@ -583,17 +577,10 @@ mod tests {
     fn the_decoder_ends_if_nobody_reads_on() {
         // A text without an end: the thread would run forever.
         let mut text = ahead(decoded(io::repeat(b'a')).unwrap()).unwrap();
-        let mut some = [0; 10];
-        text.read_exact(&mut some).unwrap();
+        text.read_exact(&mut [0; 10]).unwrap();
         drop(text);
         let error =
             ahead(decoded(Cursor::new(gzip(b"text")[..12].to_vec())).unwrap()).unwrap().read_to_end(&mut vec![]);
         assert!(error.is_err());
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_folder_is_no_text() {
-        assert!(open(Path::new("/")).err().unwrap().to_string().contains("it is a directory"));
     }
 }

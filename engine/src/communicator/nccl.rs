@@ -435,8 +435,7 @@ mod tests {
 
     #[test]
     fn a_library_that_cannot_be_used_is_named() {
-        use crate::{Cpu, Isa, device::simulated::SimulatedDriver};
-        let gpu = Gpu::new(SimulatedDriver::new((8, 0)), Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
+        let gpu = crate::shared_tests::gpu((8, 0));
         let reason = |named| Nccl::open(&gpu, named).err().expect("no library for simulated GPUs");
         assert!(reason(None).contains("libnccl.so"), "{}", reason(None));
         assert!(reason(Some("libnone.so")).starts_with("libnone.so: "), "{}", reason(Some("libnone.so")));

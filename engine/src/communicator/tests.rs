@@ -1,16 +1,12 @@
 use super::*;
-use crate::{Cpu, Device, Gradients, Init, Isa, ParamBuilder};
-use kernels::num::philox::Stream;
+use crate::shared_tests::*;
 
 /// Some bytes, more than a transport sends at once.
 const MESSAGE: usize = 4 << 20;
 
 fn gradients(device: &str, len: usize) -> Gradients {
-    let mut builder = ParamBuilder::new();
-    builder.add("w", [len], Init::Zeros).unwrap();
-    let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
-    let device = Device::named(device, cpu.clone()).unwrap();
-    builder.build(&cpu, 0).unwrap().gradients(&device).unwrap()
+    let (params, _) = parameters(0, [("w", &[len], Init::Zeros)]);
+    params.gradients(&Device::named(device, cpu(1)).unwrap()).unwrap()
 }
 
 /// Gradient of a lane: sign and magnitude vary, so that every order of additions has bits of its own.
@@ -37,12 +33,8 @@ fn on_ranks<T: Send>(size: usize, work: impl Fn(Communicator) -> T + Sync) -> Ve
     })
 }
 
-/// The sum of a step on every rank; `steps` are taken, so that buffers are used again.
-fn sums(size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
-    sums_on("cpu", size, lanes, len, steps)
-}
-
-fn sums_on(device: &str, size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
+/// The sum of a step on every rank, as bits; `steps` are taken, so that buffers are used again.
+fn sums(device: &str, size: usize, lanes: usize, len: usize, steps: usize) -> Vec<Vec<u32>> {
     on_ranks(size, |rank| {
         rank.set_timeout(Duration::from_secs(60));
         let mut gradients = gradients(device, len);
@@ -67,28 +59,26 @@ fn sums_on(device: &str, size: usize, lanes: usize, len: usize, steps: usize) ->
 
 #[test]
 fn the_sum_is_that_of_the_tree_for_any_number_of_ranks() {
-    for lanes in [1, 2, 8, 16] {
-        for len in [0, 1, 2, 7, 1000] {
-            let expected: Vec<u32> = tree(0..lanes, len).iter().map(|x| x.to_bits()).collect();
-            for size in (1..=lanes).filter(|size| *size <= 9 || *size == lanes) {
-                for (rank, sum) in sums(size, lanes, len, 2).into_iter().enumerate() {
-                    assert!(sum == expected, "{lanes} lanes of {len}, rank {rank} of {size}");
-                }
+    let check = |device: &str, lanes: usize, len: usize, sizes: &mut dyn Iterator<Item = usize>, steps: usize| {
+        let expected: Vec<u32> = tree(0..lanes, len).iter().map(|x| x.to_bits()).collect();
+        for size in sizes {
+            for (rank, sum) in sums(device, size, lanes, len, steps).into_iter().enumerate() {
+                assert!(sum == expected, "{lanes} lanes of {len} on {device}, rank {rank} of {size}");
             }
         }
+    };
+    for lanes in [1, 2, 8, 16] {
+        for len in [0, 1, 2, 7, 1000] {
+            check("cpu", lanes, len, &mut (1..=lanes).filter(|size| *size <= 9 || *size == lanes), 2);
+        }
     }
+    // Lanes are added on the device, and what ranks exchange on the host.
+    check("cuda-sim", 8, 50, &mut (1..=3), 2);
+    // Slices of more than a message, of which ranks send different numbers: rank 2 of 3 has two subtrees.
+    check("cpu", 4, 5 * MESSAGE / 4, &mut (2..=4), 1);
     let in_order =
         (1..16).fold(of_lane(0, 1000), |sum, lane| sum.iter().zip(of_lane(lane, 1000)).map(|(x, y)| x + y).collect());
     assert!(in_order != tree(0..16, 1000), "the data must show the order of additions");
-}
-
-/// Lanes are added on the device, and what ranks exchange on the host.
-#[test]
-fn gradients_on_a_gpu_have_the_same_sum() {
-    let expected: Vec<u32> = tree(0..8, 50).iter().map(|x| x.to_bits()).collect();
-    for size in [1, 2, 3] {
-        assert!(sums_on("cuda-sim", size, 8, 50, 2).iter().all(|sum| *sum == expected), "{size} ranks");
-    }
 }
 
 #[test]
@@ -113,13 +103,12 @@ fn an_interrupted_step_leaves_nothing_behind() {
 
 #[test]
 fn lanes_that_do_not_fit_are_refused() {
-    let message =
-        |size: usize, lanes| Lanes::new(&Communicator::threads(size)[0], "batch.lanes", lanes).unwrap_err().to_string();
-    assert_eq!(
-        message(3, 2),
-        "batch.lanes = 2: 3 ranks need at least as many lanes; set batch.lanes = 4, which changes the order of sums"
-    );
-    assert!(message(1, 12).contains("power of two") && message(1, 2048).contains("at most 1024"));
+    let lanes = |size: usize, lanes| Lanes::new(&Communicator::threads(size)[0], "batch.lanes", lanes);
+    let expected =
+        "batch.lanes = 2: 3 ranks need at least as many lanes; set batch.lanes = 4, which changes the order of sums";
+    assert_eq!(lanes(3, 2).unwrap_err().to_string(), expected);
+    refused(lanes(1, 12), "power of two");
+    refused(lanes(1, 2048), "at most 1024");
 }
 
 #[test]
@@ -144,16 +133,14 @@ fn parts_of_any_length_make_the_whole() {
     for parts in [vec![0..7, 7..7], vec![0..3, 3..3, 3..MESSAGE], vec![0..0, 0..MESSAGE + 5, MESSAGE + 5..MESSAGE + 6]]
     {
         let whole: Vec<f32> = (0..parts.last().unwrap().end).map(|i| i as f32).collect();
-        for (rank, (completed, collected)) in on_ranks(parts.len(), |rank| {
+        let done = on_ranks(parts.len(), |rank| {
             let own = parts[rank.rank()].clone();
             let mut values = vec![-1.0; whole.len()];
             values[own.clone()].copy_from_slice(&whole[own.clone()]);
             rank.gather_parts("parameters", &parts, &mut values).unwrap();
             (values, rank.collect_parts("moments", &parts, &whole[own]).unwrap())
-        })
-        .into_iter()
-        .enumerate()
-        {
+        });
+        for (rank, (completed, collected)) in done.into_iter().enumerate() {
             assert!(completed == whole, "{parts:?}");
             assert!(collected == if rank == 0 { whole.clone() } else { Vec::new() }, "{parts:?}");
         }
@@ -174,26 +161,15 @@ fn messages_of_any_length_arrive_whole() {
     }
 }
 
-/// Slices of more than a message, of which ranks send different numbers: rank 2 of 3 has two subtrees.
-#[test]
-fn long_gradients_are_summed_by_any_number_of_ranks() {
-    let len = 5 * MESSAGE / 4;
-    let expected: Vec<u32> = tree(0..4, len).iter().map(|x| x.to_bits()).collect();
-    for size in [2, 3, 4] {
-        assert!(sums(size, 4, len, 1).iter().all(|sum| *sum == expected), "{size} ranks");
-    }
-}
-
 #[test]
 fn a_rank_that_is_late_or_gone_is_named() {
     let mut ranks = Communicator::threads(3);
     ranks[0].set_timeout(Duration::from_millis(20));
-    let message = ranks[0].gather("losses of step 8", &[]).unwrap_err().to_string();
+    let message = |rank: &Communicator, what| rank.gather(what, &[]).unwrap_err().to_string();
     assert_eq!(
-        message,
+        message(&ranks[0], "losses of step 8"),
         "rank 0, losses of step 8: rank 1 did not answer within 0.02 s; it may be stopped, or its network may be gone"
     );
     drop(ranks.remove(1));
-    let message = ranks[0].gather("stop", &[]).unwrap_err().to_string();
-    assert_eq!(message, "rank 0, stop: rank 1 has ended; its own message says why");
+    assert_eq!(message(&ranks[0], "stop"), "rank 0, stop: rank 1 has ended; its own message says why");
 }

@@ -30,7 +30,7 @@ pub struct CudaDriver {
 ///
 /// # Errors
 /// There is no library, or it finds no device.
-pub fn device_count() -> Result<usize, DriverError> {
+pub(crate) fn device_count() -> Result<usize, DriverError> {
     // SAFETY: opens and closes the library; its initializers are the vendor's.
     if !unsafe { sys::is_culib_present() } {
         return Err(DriverError::NoLibrary);

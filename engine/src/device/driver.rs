@@ -95,7 +95,7 @@ pub struct GpuInfo {
 impl GpuInfo {
     /// What it could do at its fastest clock, which it does not keep under load: products of bf16 with sums in f32, and
     /// its memory. `None` for a simulated one, and for an architecture whose tensor cores are not in the list.
-    pub fn peak(&self) -> Option<Peak> {
+    pub(crate) fn peak(&self) -> Option<Peak> {
         // FLOPs of a multiprocessor in a cycle, from the peaks that NVIDIA states for the largest GPU of each.
         let tensor_cores = match self.compute_capability {
             (8, 0) => 2048.0,

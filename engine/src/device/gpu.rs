@@ -129,17 +129,17 @@ impl Gpu {
     }
 
     /// Properties of the device.
-    pub fn info(&self) -> &GpuInfo {
+    pub(crate) fn info(&self) -> &GpuInfo {
         self.0.driver.info()
     }
 
     /// The processor beside it.
-    pub fn host(&self) -> &Cpu {
+    pub(crate) fn host(&self) -> &Cpu {
         &self.0.host
     }
 
     /// Instruction set that kernels are generated for.
-    pub fn sm(&self) -> Sm {
+    pub(crate) fn sm(&self) -> Sm {
         self.0.sm
     }
 
@@ -149,7 +149,7 @@ impl Gpu {
     ///
     /// # Errors
     /// The driver refuses the text or the launch.
-    pub fn launch(
+    pub(crate) fn launch(
         &self,
         name: &Name,
         program: impl FnOnce(Sm) -> Program,
@@ -339,28 +339,19 @@ impl Drop for DeviceBlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        DType, Device, Init, ParamBuilder, Workspace,
-        device::simulated::SimulatedDriver,
-        ops::{self, Activation},
-    };
-    use kernels::Isa;
+    use crate::ops::{self, Activation};
+    use crate::shared_tests::*;
     use kernels_cuda::{activation::BiasActivation, program::Pass};
-
-    fn gpu() -> Gpu {
-        Gpu::new(SimulatedDriver::new((8, 0)), Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
-    }
 
     #[test]
     fn an_old_gpu_is_refused_by_name() {
-        let cpu = Cpu::new(Isa::choose().unwrap(), 1).unwrap();
-        let error = Gpu::new(SimulatedDriver::new((7, 5)), cpu).unwrap_err().to_string();
+        let error = Gpu::new(SimulatedDriver::new((7, 5)), cpu(1)).unwrap_err().to_string();
         assert!(error.contains("sm_75") && error.contains("8.0 (Ampere)"), "{error}");
     }
 
     #[test]
     fn memory_of_dropped_tensors_is_used_again_and_poisoned_first() {
-        let gpu = gpu();
+        let gpu = gpu((8, 0));
         let first = gpu.allocate(1000).unwrap();
         first.write(0, &[7; 1000]).unwrap();
         let place = first.at(0);
@@ -379,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_kernel_is_loaded_once_and_reads_and_writes_tensors() {
-        let gpu = gpu();
+        let gpu = gpu((8, 0));
         let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
         let params = ParamBuilder::new().build(gpu.host(), 0).unwrap();
         let kernel = BiasActivation::new(Pass::Backward, kernels::DType::F32, Activation::GeluTanh, false, 12);
@@ -395,59 +386,25 @@ mod tests {
                 Argument::U32(3),
                 Argument::U32(12),
             ];
-            let launch = kernel.launch(3, 12).unwrap();
-            let name = kernel.name(gpu.sm());
             let text = |sm| {
                 assert_eq!(round, 0, "the text is written once");
                 kernel.program(sm)
             };
-            gpu.launch(&name, text, launch, &arguments).unwrap();
+            gpu.launch(&kernel.name(gpu.sm()), text, kernel.launch(3, 12).unwrap(), &arguments).unwrap();
             let mut wanted = vec![0.0; 36];
             kernels::activation::backward(gpu.host(), Activation::GeluTanh, &values, &[2.0; 36], &mut wanted);
-            for (x, (got, wanted)) in values.iter().zip(dx.to_vec().unwrap().iter().zip(&wanted)) {
-                assert!((got - wanted).abs() <= 1e-6, "x = {x}: {got}, on the processor {wanted}");
-            }
+            close("dx", &dx.to_vec().unwrap(), &wanted, 4.4e-7);
         }
     }
 
     #[test]
     fn an_operation_without_a_kernel_says_so() {
-        let gpu = gpu();
+        let gpu = gpu((8, 0));
         let mut workspace = Workspace::new(Device::Cuda(gpu.clone()));
         let params = ParamBuilder::new().build(gpu.host(), 0).unwrap();
         let tape = workspace.infer(&params, None);
         let x = tape.input([2, 2], &[1f32; 4]).unwrap();
         let error = ops::transpose(&tape, &x, 0, 1).unwrap_err().to_string();
         assert_eq!(error, "transpose has no CUDA kernel yet; run on the CPU");
-    }
-
-    #[test]
-    fn parameters_come_back_as_the_gpu_changed_them() {
-        let gpu = gpu();
-        let mut builder = ParamBuilder::new();
-        let id = builder.add("w", [2, 3], Init::Uniform(1.0)).unwrap();
-        let mut params = builder.build(gpu.host(), 5).unwrap();
-        let before = params.values(id).to_vec();
-        assert_eq!(params.on_gpu(&gpu).unwrap().to_vec().unwrap(), before);
-        params.change_on_gpu(&gpu, |values| values.copy_from(&[4f32; 6])).unwrap();
-        let stale = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| params.values(id)[0]));
-        assert!(stale.is_err(), "values that the GPU has overtaken were read");
-        params.download().unwrap();
-        assert_eq!(params.values(id), [4.0; 6]);
-        params.values_mut(id).unwrap()[1] = 9.0;
-        assert_eq!(params.on_gpu(&gpu).unwrap().to_vec().unwrap(), [4.0, 9.0, 4.0, 4.0, 4.0, 4.0]);
-    }
-
-    #[test]
-    fn gradients_on_a_gpu_begin_at_zero_and_are_cleared() {
-        let gpu = gpu();
-        let mut builder = ParamBuilder::new();
-        builder.add("w", [700], Init::Ones).unwrap();
-        let params = builder.build(gpu.host(), 5).unwrap();
-        let mut gradients = params.gradients(&Device::Cuda(gpu)).unwrap();
-        assert_eq!(gradients.tensor().to_vec().unwrap(), [0.0; 700]);
-        gradients.flat.copy_from(&[3f32; 700]).unwrap();
-        gradients.clear().unwrap();
-        assert_eq!(gradients.tensor().to_vec().unwrap(), [0.0; 700]);
     }
 }

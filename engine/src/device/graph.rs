@@ -107,21 +107,11 @@ mod tests {
     use ptx::Launch;
     use std::sync::Mutex;
 
-    /// Notes what it was asked to do; refuses a launch of zero blocks.
+    /// Blocks of what was launched last; zero blocks are refused.
     #[derive(Default)]
-    struct Log(Mutex<Vec<String>>);
+    struct Log(Mutex<Vec<u32>>);
 
     struct Graph(Vec<Node>);
-
-    impl Log {
-        fn say(&self, text: String) {
-            self.0.lock().unwrap().push(text);
-        }
-
-        fn heard(&self) -> Vec<String> {
-            std::mem::take(&mut self.0.lock().unwrap())
-        }
-    }
 
     fn grid(node: &Node) -> u32 {
         match node {
@@ -133,24 +123,28 @@ mod tests {
     impl Executable for Graph {
         type Driver = Log;
 
-        fn build(driver: &Log, nodes: &[Node]) -> Result<Self, DriverError> {
-            driver.say(format!("build {}", nodes.len()));
+        fn build(_: &Log, nodes: &[Node]) -> Result<Self, DriverError> {
             Ok(Self(nodes.to_vec()))
         }
 
-        fn set(&mut self, driver: &Log, at: usize, node: &Node) -> Result<(), DriverError> {
+        fn set(&mut self, _: &Log, at: usize, node: &Node) -> Result<(), DriverError> {
+            self.0[at] = node.clone();
             if grid(node) == 0 {
                 return Err(DriverError::Kernel { entry: format!("number {at}"), reason: "no blocks".to_owned() });
             }
-            driver.say(format!("set {at}"));
-            self.0[at] = node.clone();
             Ok(())
         }
 
         fn launch(&self, driver: &Log) -> Result<(), DriverError> {
-            driver.say(format!("launch {:?}", self.0.iter().map(grid).collect::<Vec<_>>()));
+            *driver.0.lock().unwrap() = self.0.iter().map(grid).collect();
             Ok(())
         }
+    }
+
+    /// What became of the graph, and what was launched.
+    fn run(kept: &mut GraphCache<Graph>, nodes: &[Node]) -> (GraphUse, Vec<u32>) {
+        let log = Log::default();
+        (kept.run(&log, nodes).unwrap(), log.0.into_inner().unwrap())
     }
 
     fn launch(function: usize, blocks: u32) -> Node {
@@ -163,47 +157,42 @@ mod tests {
 
     #[test]
     fn a_list_of_the_same_functions_changes_a_graph_and_another_builds_one() {
-        let (log, mut kept) = (Log::default(), GraphCache::<Graph>::default());
+        let mut kept = GraphCache::default();
         let fill = Node::Fill { target: DeviceAddress(0), bytes: 1, value: 0 };
-        assert_eq!(kept.run(&log, &[launch(1, 2), fill.clone(), launch(2, 3)]), Ok(GraphUse::Built));
-        assert_eq!(log.heard(), ["build 3", "launch [2, 1, 3]"]);
-        assert_eq!(kept.run(&log, &[launch(1, 2), fill.clone(), launch(2, 3)]), Ok(GraphUse::Changed(0)));
-        assert_eq!(log.heard(), ["launch [2, 1, 3]"]);
-        assert_eq!(kept.run(&log, &[launch(1, 2), fill.clone(), launch(2, 9)]), Ok(GraphUse::Changed(1)));
-        assert_eq!(log.heard(), ["set 2", "launch [2, 1, 9]"]);
+        let list = [launch(1, 2), fill.clone(), launch(2, 3)];
+        assert_eq!(run(&mut kept, &list), (GraphUse::Built, vec![2, 1, 3]));
+        assert_eq!(run(&mut kept, &list), (GraphUse::Changed(0), vec![2, 1, 3]));
+        let changed = [launch(1, 2), fill.clone(), launch(2, 9)];
+        assert_eq!(run(&mut kept, &changed), (GraphUse::Changed(1), vec![2, 1, 9]));
         for other in [
-            vec![launch(2, 2), fill.clone(), launch(1, 3)],
+            vec![launch(2, 2), fill, launch(1, 3)],
             vec![launch(1, 2), launch(2, 3)],
             vec![launch(1, 2), launch(1, 2), launch(2, 3)],
         ] {
-            assert_eq!(kept.run(&log, &other), Ok(GraphUse::Built), "{other:?}");
+            assert_eq!(run(&mut kept, &other).0, GraphUse::Built, "{other:?}");
         }
-        log.heard();
         // What was set before is known, so it is set back.
-        assert_eq!(kept.run(&log, &[launch(1, 2), fill, launch(2, 3)]), Ok(GraphUse::Changed(1)));
-        assert_eq!(log.heard(), ["set 2", "launch [2, 1, 3]"]);
+        assert_eq!(run(&mut kept, &list), (GraphUse::Changed(1), vec![2, 1, 3]));
     }
 
     #[test]
     fn a_graph_that_could_not_be_changed_is_built_again() {
-        let (log, mut kept) = (Log::default(), GraphCache::<Graph>::default());
-        kept.run(&log, &[launch(1, 2), launch(2, 3)]).unwrap();
-        let error = kept.run(&log, &[launch(1, 5), launch(2, 0)]).unwrap_err();
+        let mut kept = GraphCache::default();
+        run(&mut kept, &[launch(1, 2), launch(2, 3)]);
+        let error = kept.run(&Log::default(), &[launch(1, 5), launch(2, 0)]).unwrap_err();
         assert_eq!(error.to_string(), "kernel number 1: no blocks");
-        log.heard();
-        assert_eq!(kept.run(&log, &[launch(1, 2), launch(2, 3)]), Ok(GraphUse::Built), "half of it was set");
-        assert_eq!(log.heard(), ["build 2", "launch [2, 3]"]);
+        // Half of it was set.
+        assert_eq!(run(&mut kept, &[launch(1, 2), launch(2, 3)]), (GraphUse::Built, vec![2, 3]));
     }
 
     #[test]
     fn the_graph_that_was_not_used_longest_makes_room() {
-        let (log, mut kept) = (Log::default(), GraphCache::<Graph>::default());
-        for function in 0..KEPT {
-            kept.run(&log, &[launch(function, 1)]).unwrap();
-        }
-        assert_eq!(kept.run(&log, &[launch(0, 1)]), Ok(GraphUse::Changed(0)));
-        assert_eq!(kept.run(&log, &[launch(KEPT, 1)]), Ok(GraphUse::Built), "in the place of function 1");
-        assert_eq!(kept.run(&log, &[launch(0, 1)]), Ok(GraphUse::Changed(0)));
-        assert_eq!(kept.run(&log, &[launch(1, 1)]), Ok(GraphUse::Built));
+        let mut kept = GraphCache::default();
+        let mut run = |function| run(&mut kept, &[launch(function, 1)]).0;
+        (0..KEPT).for_each(|function| assert_eq!(run(function), GraphUse::Built));
+        assert_eq!(run(0), GraphUse::Changed(0));
+        assert_eq!(run(KEPT), GraphUse::Built, "in the place of function 1");
+        assert_eq!(run(0), GraphUse::Changed(0));
+        assert_eq!(run(1), GraphUse::Built);
     }
 }

@@ -104,7 +104,7 @@ impl Device {
         }
     }
 
-    /// Peak of the device: measured on a CPU, in half a second; as the driver reports of a GPU ([`GpuInfo::peak`]), if it
+    /// Peak of the device: measured on a CPU, in half a second; as the driver reports of a GPU (`GpuInfo::peak`), if it
     /// does.
     pub fn peak(&self) -> Option<Peak> {
         match self {
@@ -143,12 +143,9 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_gpu_gets_a_reason_not_a_panic() {
-        match gpus() {
-            Ok(gpus) => assert!(!gpus.is_empty()),
-            Err(error) => {
-                println!("SKIPPED: {error}");
-                assert!(error.to_string().contains("CUDA"), "{error}");
-            }
+        if let Err(error) = gpus().map(|gpus| assert!(!gpus.is_empty())) {
+            println!("SKIPPED: {error}");
+            assert!(error.to_string().contains("CUDA"), "{error}");
         }
     }
 
@@ -158,10 +155,8 @@ mod tests {
     fn a_kernel_runs_and_a_wrong_one_says_why() {
         use driver::Argument;
         use ptx::Launch;
-        let driver = match cuda::CudaDriver::open(0) {
-            Ok(driver) => driver,
-            Err(error) => return println!("SKIPPED: {error}"),
-        };
+        let opened = cuda::CudaDriver::open(0).inspect_err(|error| println!("SKIPPED: {error}"));
+        let Ok(driver) = opened else { return };
         let ptx = "
             .version 7.0
             .target sm_80

@@ -50,33 +50,16 @@ impl Deref for Mmap {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn holds_the_bytes_of_the_file() {
-        let folder = tempfile::tempdir().unwrap();
-        for bytes in [&b""[..], b"x", b"several bytes"] {
-            let path = folder.path().join("f");
-            std::fs::write(&path, bytes).unwrap();
-            assert_eq!(&*Mmap::open(&path).unwrap(), bytes);
-        }
-    }
+    use crate::shared_tests::refused;
 
     #[test]
     fn says_which_file_is_missing_or_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = Mmap::open(folder.path().join("missing")).unwrap_err().to_string();
-        assert!(missing.contains("missing: cannot open the file: No such file"), "{missing}");
-        let directory = Mmap::open(folder.path()).unwrap_err().to_string();
-        assert!(directory.contains("expected a regular file"), "{directory}");
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn refuses_a_pipe_without_waiting_for_its_writer() {
-        let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let error = Mmap::open(&pipe).unwrap_err().to_string();
-        assert!(error.contains("expected a regular file"), "{error}");
+        refused(Mmap::open(folder.path().join("missing")), "missing: cannot open the file: No such file");
+        refused(Mmap::open(folder.path()), "expected a regular file");
+        // Without waiting for a writer.
+        refused(Mmap::open(&pipe), "expected a regular file");
     }
 }

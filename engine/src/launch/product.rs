@@ -119,13 +119,10 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::simulated::SimulatedDriver;
-    use half::bf16;
-    use kernels::{Cpu, Isa, num::philox::Stream};
+    use crate::shared_tests::*;
 
-    fn gpu(capability: (u32, u32)) -> Gpu {
-        Gpu::new(SimulatedDriver::new(capability), Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
-    }
+    use half::bf16;
+    use kernels::num::philox::Stream;
 
     fn random(gpu: &Gpu, count: usize, seed: u64) -> Tensor {
         let mut stream = Stream::new(seed, [0; 3]);

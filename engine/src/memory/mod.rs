@@ -17,6 +17,7 @@ mod block;
 mod plan;
 
 pub use allocator::ProgramAllocator;
-pub use arena::{Arena, ArenaReport};
+pub use arena::Arena;
+pub use arena::ArenaReport;
 pub(crate) use arena::{Parts, Storage};
 pub use plan::Plan;

@@ -74,7 +74,7 @@ impl Plan {
     }
 
     /// Number of tensors in a step.
-    pub fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.slots.len()
     }
 }
@@ -222,35 +222,24 @@ mod tests {
     fn slots_that_live_together_never_overlap_and_little_is_lost() {
         for seed in 0..20 {
             let mut stream = Stream::new(seed, [1, 0, 0]);
-            let (mut events, mut alive, mut requests) = (Vec::new(), Vec::new(), 0);
-            for _ in 0..300 {
+            let (mut events, mut alive, mut lives) = (Vec::new(), Vec::new(), Vec::new());
+            for now in 0..300 {
                 if alive.is_empty() || stream.below(2) == 0 {
-                    events.push(Event::Request(stream.below(5000) as usize));
-                    alive.push(requests);
-                    requests += 1;
+                    alive.push(lives.len());
+                    lives.push((stream.below(5000) as usize, now..300));
+                    events.push(Event::Request(lives[lives.len() - 1].0));
                 } else {
-                    let i = alive.swap_remove(stream.below(alive.len() as u32) as usize);
+                    let i: usize = alive.swap_remove(stream.below(alive.len() as u32) as usize);
+                    lives[i].1.end = now;
                     events.push(Event::Release(i));
                 }
             }
             let plan = Plan::new(&events);
-            let mut live: Vec<usize> = Vec::new();
-            let mut next = 0;
-            for event in &events {
-                match *event {
-                    Event::Request(bytes) => {
-                        let slot = plan.slots[next];
-                        assert!(slot.bytes >= bytes && slot.offset + slot.bytes <= plan.bytes());
-                        for &j in &live {
-                            let other = plan.slots[j];
-                            let apart =
-                                slot.offset + slot.bytes <= other.offset || other.offset + other.bytes <= slot.offset;
-                            assert!(apart, "seed {seed}: {slot:?} and {other:?} live together");
-                        }
-                        live.push(next);
-                        next += 1;
-                    }
-                    Event::Release(i) => live.retain(|&j| j != i),
+            for (i, (slot, (bytes, life))) in plan.slots.iter().zip(&lives).enumerate() {
+                assert!(slot.bytes >= *bytes && slot.offset + slot.bytes <= plan.bytes());
+                for (other, (_, before)) in plan.slots.iter().zip(&lives).take(i) {
+                    let apart = slot.offset + slot.bytes <= other.offset || other.offset + other.bytes <= slot.offset;
+                    assert!(apart || before.end < life.start, "seed {seed}: {slot:?} and {other:?} live together");
                 }
             }
             let (bytes, least) = (plan.bytes(), plan.live_bytes());

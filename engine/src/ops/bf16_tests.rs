@@ -7,27 +7,14 @@
 //! one store           |y₁₆ - y₃₂| ≤ u·|y₃₂| for every element; gradients of parameters, f32 sums of the same
 //!                     numbers, have the same bits
 //! projected loss      dz is rounded before it is multiplied: errors of 2u of the greatest gradient
-//! attention forward   P is rounded before it is multiplied: u/2·max|v| more
-//! attention backward  Δ = Σ dctx·ctx of a row reads the stored ctx, so |δΔ| ≤ u·Σ|dctx·ctx|, and with dS = P·(dP - Δ):
-//!                     |δdq| ≤ u·|dq| + scale·|δΔ|·max|k|            as Σ_j P_ij = 1
-//!                     |δdk| ≤ u·|dk| + scale·S·max|δΔ|·max|q|       as Σ_i P_ij ≤ S
-//!                     |δdv| ≤ u·|dv|
-//!                     P and dS are rounded before they are multiplied, |dS| ≤ 2D·P: 2u·D·scale more, S times that for dk,
-//!                     and S·u/2 for dv
 //! layer               n stores one after another, each of relative size u at most and, with LayerNorm after each half,
 //!                     none much larger in the result than where it was made: ‖y₁₆ - y₃₂‖ ≤ n·u·‖y₃₂‖
 //! ```
 //!
 //! A layer stores at least eight tensors forward (qkv, ctx, s₁, y, pre, f, s₂, x') and nine backward (ds₂, its masked copy,
 //! dpre, dy, ds₁, its masked copy, dctx, dqkv, dx). Independent errors add up to about √n·u/2, so n·u leaves room for gains.
-use super::{
-    gradient_check::{Function, Weight, store, values, workspace},
-    layer_tests::{self, NAMES},
-    *,
-};
-use crate::{ParamId, Tensor, Var};
-use half::bf16;
-use kernels::Isa;
+use super::{gradient_check::*, layer_tests::NAMES, tests::weight, *};
+use crate::shared_tests::*;
 
 const U: f64 = 1.0 / 256.0;
 
@@ -41,15 +28,6 @@ struct Run {
 
 type Inputs<'a> = [(&'a [usize], f32)];
 
-fn stored(shape: &[usize], values: &[f32], dtype: DType) -> Tensor {
-    let narrow: Vec<bf16> = values.iter().map(|&x| bf16::from_f32(x)).collect();
-    assert!(narrow.iter().zip(values).all(|(n, &x)| n.to_f32() == x), "an input is not exact in bf16");
-    match dtype {
-        DType::F32 => Tensor::from_slice(shape, values).unwrap(),
-        _ => Tensor::from_slice(shape, &narrow).unwrap(),
-    }
-}
-
 fn run(
     isa: Isa,
     threads: usize,
@@ -59,22 +37,12 @@ fn run(
     function: &impl Function,
 ) -> Run {
     let (store, ids) = store(&kernels::Cpu::new(isa, 1).unwrap(), params);
-    let mut workspace = workspace(isa, threads);
-    let mut gradients = store.gradients(workspace.device()).unwrap();
-    let tape = workspace.train(&store, None);
-    let leaf = |(i, (shape, range)): (usize, &(&[usize], f32))| {
-        let values = values(i as u64 + 1, shape.iter().product(), *range);
-        tape.leaf(stored(shape, &values, dtype)).unwrap()
-    };
-    let leaves: Vec<Var> = inputs.iter().enumerate().map(leaf).collect();
-    let y = function(&tape, &leaves, &ids).unwrap();
-    let w = stored(y.shape(), &values(0x7765, y.value().len(), 1.0), y.dtype());
-    let by_leaf = tape.backward_from(&y, w, &mut gradients).unwrap();
-    Run {
-        y: y.value().to_vec().unwrap(),
-        dx: leaves.iter().map(|leaf| by_leaf.get(leaf).expect("a gradient").to_vec().unwrap()).collect(),
-        dp: ids.iter().map(|&id| gradients.get(id).to_vec()).collect(),
-    }
+    let inputs = self::inputs(inputs);
+    let is_exact = |x: &f32| bf16::from_f32(*x).to_f32() == *x;
+    assert!(inputs.iter().all(|(_, values)| values.iter().all(is_exact)), "an input is not exact in bf16");
+    let w = |count| values(0x7765, count, 1.0);
+    let (y, dx, gradients) = differentiate(&mut workspace(isa, threads), dtype, &inputs, (&store, &ids), w, function);
+    Run { y, dx, dp: ids.iter().map(|&id| gradients.get(id).to_vec()).collect() }
 }
 
 /// Both runs, after it is seen that two threads do not change the narrow one.
@@ -94,12 +62,8 @@ fn within(place: &str, wide: &[f32], narrow: &[f32], extra: impl Fn(usize) -> f6
     }
 }
 
-/// For operations that store each result once.
-fn check_one_store(name: &str, inputs: &Inputs<'_>, params: &[Weight], function: impl Function) {
-    check(name, 0.0, inputs, params, function);
-}
-
-/// The same for operations that round what they multiply: errors of `units` units of the greatest gradient more.
+/// `units` is 0 for operations that store each result once. Those that round what they multiply may be off by so many units of
+/// the greatest gradient more.
 fn check(name: &str, units: f64, inputs: &Inputs<'_>, params: &[Weight], function: impl Function) {
     let extra = |wide: &[f32]| units * U * wide.iter().fold(0f64, |most, x| most.max(f64::from(x.abs())));
     for isa in Isa::real() {
@@ -121,77 +85,30 @@ fn check(name: &str, units: f64, inputs: &Inputs<'_>, params: &[Weight], functio
     }
 }
 
-fn weight(seed: u64, shape: &[usize]) -> Weight {
-    Weight { shape: shape.to_vec(), values: values(seed + 100, shape.iter().product(), 1.0) }
-}
-
 #[test]
 fn operations_that_store_once_err_by_half_a_unit() {
     let (t, h, n) = (37, 29, 41);
     let x = [(&[t, h][..], 1.0)];
     let params = [weight(1, &[n, h]), weight(2, &[n])];
-    check_one_store("linear", &x, &params, |tape, x, p| linear(tape, &x[0], p[0], Some(p[1])));
-    check_one_store("linear without bias", &x, &params[..1], |tape, x, p| linear(tape, &x[0], p[0], None));
+    check("linear", 0.0, &x, &params, |tape, x, p| linear(tape, &x[0], p[0], Some(p[1])));
+    check("linear without bias", 0.0, &x, &params[..1], |tape, x, p| linear(tape, &x[0], p[0], None));
     for kind in Activation::ALL.into_iter().filter(|&kind| kind != Activation::Relu) {
-        check_one_store(kind.name(), &x, &[], |tape, x, _| activation(tape, &x[0], kind));
+        check(kind.name(), 0.0, &x, &[], |tape, x, _| activation(tape, &x[0], kind));
     }
     let mask = Some(Dropout { seed: 5, site: 2, rate: 0.1 });
-    check_one_store("dropout", &x, &[], |tape, x, _| dropout(tape, &x[0], mask));
+    check("dropout", 0.0, &x, &[], |tape, x, _| dropout(tape, &x[0], mask));
     let params = [weight(3, &[h]), weight(4, &[h])];
     let norm = |p: &[ParamId]| LayerNorm { gain: p[0], bias: p[1], eps: 1e-12 };
-    check_one_store("layer norm", &x, &params, |tape, x, p| layer_norm(tape, &x[0], norm(p)));
+    check("layer norm", 0.0, &x, &params, |tape, x, p| layer_norm(tape, &x[0], norm(p)));
     // Halves, whose sum is exact.
     let two = [(&[t, h][..], 0.5), (&[t, h][..], 0.5)];
-    check_one_store("layer norm, residual", &two, &params, |tape, x, p| {
-        layer_norm_residual(tape, &x[0], &x[1], norm(p))
-    });
+    check("layer norm, residual", 0.0, &two, &params, |tape, x, p| layer_norm_residual(tape, &x[0], &x[1], norm(p)));
     let params = [weight(5, &[n, h]), weight(6, &[n])];
     check("projected cross-entropy", 2.0, &x, &params, |tape, x, p| {
         let labels: Vec<u32> = (0..t as u32).map(|i| i * i % n as u32).collect();
         let labels = tape.input([t], &labels)?;
         Ok(projected_cross_entropy(tape, &x[0], p[0], p[1], &labels, 1.0)?.loss)
     });
-}
-
-#[test]
-fn attention_errs_by_its_stores() {
-    let offsets = [0u32, 3, 3, 4, 23];
-    let (t, longest) = (23, 19.0);
-    for (heads, d) in [(3, 1), (2, 5), (2, 16)] {
-        for rate in [0.0, 0.25] {
-            let h = heads * d;
-            let spec = Attention {
-                dropout: (rate > 0.0).then_some(Dropout { seed: 3, site: 4, rate }),
-                ..Attention::new(heads, d)
-            };
-            let name = format!("attention, {heads} heads of {d}, dropout {rate}");
-            let inputs = [(&[t, 3 * h][..], 1.0)];
-            for isa in Isa::real() {
-                let [wide, narrow] = pair(&name, isa, &inputs, &[], &|tape: &Tape<'_>, x: &[Var], _: &[ParamId]| {
-                    attention(tape, &x[0], &Sequences::new(tape, &offsets)?, &spec)
-                });
-                within(&name, &wide.y, &narrow.y, |_| U / 2.0);
-                // u·Σ|dctx·ctx| of a row and head, and the greatest.
-                let dctx = values(0x7765, t * h, 1.0);
-                let products: Vec<f64> = dctx.iter().zip(&wide.y).map(|(a, b)| f64::from((a * b).abs())).collect();
-                let delta: Vec<f64> = products.chunks(d).map(|row| U * row.iter().sum::<f64>()).collect();
-                let most = delta.iter().fold(0.0, |m: f64, &x| m.max(x));
-                // Queries and keys are 1 at most. One more unit of f32 for sums of other numbers.
-                let scale = f64::from(spec.scale);
-                within(&format!("{name}: gradient"), &wide.dx[0], &narrow.dx[0], |i| {
-                    let (row, column) = (i / (3 * h), i % (3 * h));
-                    let noise = 1e-5 * most;
-                    let rounded = 2.0 * U * d as f64 * scale;
-                    match column / h {
-                        0 => scale * delta[row * heads + column / d] * (1.0 + U) + noise + rounded,
-                        1 => longest * (scale * most * (1.0 + U) + rounded) + noise,
-                        _ => longest * U / 2.0,
-                    }
-                });
-                assert!(wide.dx != narrow.dx, "{name}: nothing was rounded");
-            }
-        }
-    }
 }
 
 #[test]
@@ -206,7 +123,7 @@ fn layers_err_by_their_stores_and_recompute_the_same_bits() {
                 for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
                     let name = format!("layer, {kind:?}, dropout {rate}, {recompute:?} on {}", isa.kind());
                     let function = |tape: &Tape<'_>, x: &[Var], p: &[ParamId]| {
-                        layer_tests::fused(tape, &x[0], p, kind, rate, recompute)
+                        layer_tests::fused(tape, &x[0], p, (kind, rate, recompute))
                     };
                     let [wide, narrow] = pair(&name, isa, &inputs, &params, &function);
                     let parts = |run: &Run| [std::slice::from_ref(&run.y), &run.dx, &run.dp].concat();

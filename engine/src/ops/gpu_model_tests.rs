@@ -1,11 +1,8 @@
 //! A small model on the simulated GPU against the processor: every operation that pretraining consists of, in the order in
 //! which it meets them, losses and all gradients. The bounds are those of [`super::gpu_tests`].
-use super::{gpu_tests::close, *};
-use crate::{
-    DType, Device, Init, ParamBuilder, ParamId, ParamStore, Result, Tape, Var, Workspace,
-    device::{Gpu, Graphs, simulated::SimulatedDriver},
-};
-use kernels::{Cpu, Isa};
+use super::gpu_tests::{agree, bounds, devices};
+use super::{layer_tests::layer_params, *};
+use crate::shared_tests::*;
 
 /// Sequences of 5, 1, 9 and 3 tokens.
 const OFFSETS: [u32; 5] = [0, 5, 6, 15, 18];
@@ -14,21 +11,14 @@ const VOCABULARY: usize = 37;
 /// Tokens that are predicted, one of them twice.
 const MASKED: [u32; 7] = [1, 4, 5, 5, 9, 14, 17];
 
-fn cpu() -> Cpu {
-    Cpu::new(Isa::choose().unwrap(), 1).unwrap()
-}
-
 struct Model {
-    words: ParamId,
-    positions: ParamId,
-    segments: ParamId,
-    projection: [ParamId; 2],
+    /// Of words, segments and positions.
+    tables: [ParamId; 3],
     layer: EncoderLayer,
-    transform: [ParamId; 2],
     norm: LayerNorm,
     vocabulary_bias: ParamId,
-    pooler: [ParamId; 2],
-    classifier: [ParamId; 2],
+    /// Weights and biases of projection, transform, pooler and classifier.
+    dense: [[ParamId; 2]; 4],
 }
 
 /// E and H as given, heads of `head_size`; F = 2·H.
@@ -51,42 +41,20 @@ fn model(e: usize, heads: usize, head_size: usize, recompute: Recompute) -> (Par
     let mut norm = |n| LayerNorm { gain: vector(n, Init::Ones), bias: vector(n, Init::Uniform(0.2)), eps: 1e-12 };
     let [attention_norm, output_norm, transform_norm] = [norm(h), norm(h), norm(e)];
     let pair = |i: usize| [weights[i], biases[i]];
-    let params = LayerParams {
-        qkv_weight,
-        qkv_bias,
-        attention_weight: weights[1],
-        attention_bias: biases[1],
-        attention_norm,
-        ffn_weight: weights[2],
-        ffn_bias: biases[2],
-        ffn_output_weight: weights[3],
-        ffn_output_bias: biases[3],
-        output_norm,
-    };
+    let norms = [attention_norm, output_norm].map(|norm| [norm.gain, norm.bias]);
+    let p = [&qkv_weight[..], &qkv_bias, &pair(1), &norms[0], &pair(2), &pair(3), &norms[1]].concat();
     let drops = |site| Some(Dropout { seed: 11, site, rate: 0.1 });
-    let mut attention = Attention::new(heads, head_size);
-    attention.dropout = drops(1);
     let layer = EncoderLayer {
-        params,
-        attention,
+        params: layer_params(&p, 1e-12),
+        attention: Attention { dropout: drops(1), ..Attention::new(heads, head_size) },
         activation: Activation::GeluTanh,
         attention_output: drops(2),
         ffn_output: drops(3),
         recompute,
     };
-    let model = Model {
-        words,
-        positions,
-        segments,
-        projection: pair(0),
-        layer,
-        transform: pair(4),
-        norm: transform_norm,
-        vocabulary_bias,
-        pooler: pair(5),
-        classifier: pair(6),
-    };
-    (builder.build(&cpu(), 3).unwrap(), model)
+    let tables = [words, segments, positions];
+    let model = Model { tables, layer, norm: transform_norm, vocabulary_bias, dense: [0, 4, 5, 6].map(pair) };
+    (builder.build(&cpu(1), 3).unwrap(), model)
 }
 
 impl Model {
@@ -97,22 +65,24 @@ impl Model {
         let segments: Vec<u32> = positions.iter().map(|position| u32::from(*position > 2)).collect();
         let tokens = |list: &[u32]| tape.input([TOKENS], list);
         let (ids, positions, segments) = (tokens(&ids)?, tokens(&positions)?, tokens(&segments)?);
-        let tables = [(&ids, self.words), (&segments, self.segments), (&positions, self.positions)];
+        let [of_words, of_segments, of_positions] = self.tables;
+        let tables = [(&ids, of_words), (&segments, of_segments), (&positions, of_positions)];
         let x = embedding_sum(tape, &tables, dtype)?;
+        let [projection, transform, pooler, classifier] = self.dense;
         let dense = |x: &Var, [weight, bias]: [ParamId; 2]| linear(tape, x, weight, Some(bias));
-        let mut x = dense(&x, self.projection)?;
+        let mut x = dense(&x, projection)?;
         let sequences = Sequences::with_keys(tape, &OFFSETS, &[5, 1, 7, 3])?;
         for _ in 0..2 {
             x = encoder_layer(tape, &x, &sequences, &self.layer)?;
         }
         let picked = gather_rows(tape, &x, &tape.input([MASKED.len()], &MASKED)?)?;
-        let h = activation(tape, &dense(&picked, self.transform)?, Activation::GeluErf)?;
+        let h = activation(tape, &dense(&picked, transform)?, Activation::GeluErf)?;
         let h = layer_norm(tape, &h, self.norm)?;
         let labels = tape.input([MASKED.len()], &[3u32, 36, 0, 17, 17, 5, 20])?;
         let count = MASKED.len() as f32;
-        let words = projected_cross_entropy(tape, &h, self.words, self.vocabulary_bias, &labels, count)?;
+        let words = projected_cross_entropy(tape, &h, of_words, self.vocabulary_bias, &labels, count)?;
         let first = gather_rows(tape, &x, &tape.input([4], &OFFSETS[..4])?)?;
-        let logits = dense(&tanh(tape, &dense(&first, self.pooler)?)?, self.classifier)?;
+        let logits = dense(&tanh(tape, &dense(&first, pooler)?)?, classifier)?;
         let order = cross_entropy(tape, &logits, &tape.input([4], &[0u32, 1, 1, 0])?, 4.0)?;
         Ok([words, order])
     }
@@ -132,9 +102,8 @@ impl Model {
     }
 }
 
-/// A GPU of this compute capability.
-fn gpu(capability: (u32, u32)) -> Device {
-    Device::Cuda(Gpu::new(SimulatedDriver::new(capability), cpu()).unwrap())
+fn simulated(capability: (u32, u32)) -> Device {
+    Device::Cuda(gpu(capability))
 }
 
 /// E, heads and head sizes that are whole vectors, that are one, and that are not; everything kept, or computed again.
@@ -145,7 +114,7 @@ const SIZES: [(usize, usize, usize, Recompute); 3] =
 fn a_model_and_its_gradients_agree_with_the_processor() {
     for (e, heads, head_size, recompute) in SIZES {
         let (params, model) = model(e, heads, head_size, recompute);
-        let [wanted, got] = [Device::Cpu(cpu()), gpu((8, 0))].map(|device| model.run(&params, &device, DType::F32));
+        let [wanted, got] = devices().map(|device| model.run(&params, &device, DType::F32));
         for (what, (got, wanted)) in ["losses", "loss", "gradients"].iter().zip(got.iter().zip(&wanted)) {
             close(&format!("E {e}, {heads} heads of {head_size}, {what}"), got, wanted, 0.5f32.powi(17));
         }
@@ -158,7 +127,7 @@ fn a_model_and_its_gradients_agree_with_the_processor() {
 fn in_bf16_a_model_is_off_by_no_more_than_rounding_explains() {
     for (e, heads, head_size, recompute) in SIZES {
         let (params, mut model) = model(e, heads, head_size, recompute);
-        let processor = Device::Cpu(cpu());
+        let processor = Device::Cpu(cpu(1));
         let mut squares = [[(0.0, 0.0); 2]; 2];
         for seed in 11..15 {
             let layer = &mut model.layer;
@@ -168,7 +137,7 @@ fn in_bf16_a_model_is_off_by_no_more_than_rounding_explains() {
             let exact = model.run(&params, &processor, DType::F32);
             let cpu = model.run(&params, &processor, DType::Bf16);
             for (capability, squares) in [(8, 0), (9, 0)].into_iter().zip(&mut squares) {
-                let gpu = model.run(&params, &gpu(capability), DType::Bf16);
+                let gpu = model.run(&params, &simulated(capability), DType::Bf16);
                 for (i, squares) in [0, 2].into_iter().zip(squares) {
                     let square = |got: &[f32]| -> f64 {
                         let squares = got.iter().zip(&exact[i]).map(|(a, b)| f64::from(a - b).powi(2));
@@ -195,7 +164,7 @@ fn a_model_started_as_a_graph_has_the_same_bits() {
     let (params, model) = model(16, 2, 16, Recompute::None);
     for capability in [(8, 0), (9, 0)] {
         let [off, on] = [Graphs::Off, Graphs::On].map(|graphs| {
-            let device = gpu(capability);
+            let device = simulated(capability);
             device.gpu().unwrap().set_graphs(graphs);
             let results = model.run(&params, &device, DType::Bf16);
             assert_eq!(device.gpu().unwrap().graph_report().graphs, u64::from(graphs == Graphs::On));
@@ -209,33 +178,13 @@ fn a_model_started_as_a_graph_has_the_same_bits() {
 /// other kernels on the way back.
 #[test]
 fn attention_of_hopper_agrees_with_that_of_the_processor() {
-    attention_of_hopper_agrees(&OFFSETS, &[5, 1, 7, 3]);
-    attention_of_hopper_agrees(&[0, 131, 134], &[130, 3]);
-}
-
-fn attention_of_hopper_agrees(offsets: &[u32], keys: &[u32]) {
-    let tokens = *offsets.last().unwrap() as usize;
-    let (params, heads, head_size) = (ParamBuilder::new().build(&cpu(), 0).unwrap(), 2, 64);
-    let mut spec = Attention::new(heads, head_size);
-    spec.dropout = Some(Dropout { seed: 5, site: 2, rate: 0.1 });
-    let mut stream = kernels::num::philox::Stream::new(8, [0; 3]);
-    let mut draw = |count: usize| (0..count).map(|_| half::bf16::from_f32(stream.next_f32() - 0.5)).collect::<Vec<_>>();
-    let (qkv, dy) = (draw(tokens * 3 * heads * head_size), draw(tokens * heads * head_size));
-    let run = |device: Device| {
-        let mut workspace = Workspace::new(device.clone());
-        workspace.arena().set_poison(true);
-        let mut gradients = params.gradients(&device).unwrap();
-        let tape = workspace.train(&params, None);
-        let given =
-            |columns: usize, values: &[half::bf16]| tape.input([tokens, columns], values).unwrap().value().clone();
-        let x = tape.leaf(given(3 * heads * head_size, &qkv)).unwrap();
-        let sequences = Sequences::with_keys(&tape, offsets, keys).unwrap();
-        let y = attention(&tape, &x, &sequences, &spec).unwrap();
-        let leaves = tape.backward_from(&y, given(heads * head_size, &dy), &mut gradients).unwrap();
-        [y.value(), leaves.get(&x).unwrap()].map(|tensor| tensor.to_vec().unwrap())
-    };
-    let (wanted, got) = (run(Device::Cpu(cpu())), run(gpu((9, 0))));
-    for (what, (got, wanted)) in ["out", "dqkv"].iter().zip(got.iter().zip(&wanted)) {
-        close(&format!("{what} of {tokens} tokens"), got, wanted, 0.5f32.powi(6));
+    let (devices, params) = ([Device::Cpu(cpu(1)), simulated((9, 0))], ParamBuilder::new().build(&cpu(1), 0).unwrap());
+    let spec = Attention { dropout: Some(Dropout { seed: 5, site: 2, rate: 0.1 }), ..Attention::new(2, 64) };
+    for (offsets, keys) in [(&OFFSETS[..], &[5, 1, 7, 3][..]), (&[0, 131, 134], &[130, 3])] {
+        let tokens = offsets[keys.len()] as usize;
+        let (name, x) = (format!("{tokens} tokens"), [(&[tokens, 3 * 2 * 64][..], 0.0)]);
+        agree(&devices, (&name, 8), &x, (&params, &[]), &bounds(6, 6)[1..], |tape, x, _| {
+            attention(tape, &scale(tape, &x[0], 0.5)?, &Sequences::with_keys(tape, offsets, keys)?, &spec)
+        });
     }
 }

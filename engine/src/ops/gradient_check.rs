@@ -16,8 +16,8 @@
 //!
 //! The bound depends on the function's values alone, never on the gradient under test.
 use crate::{
-    Cpu, DType, Device, Gradients, Init, ParamBuilder, ParamId, ParamStore, Result, Tape, Tensor, Var, Workspace,
-    philox::Stream,
+    Cpu, DType, Device, Gradients, Init, ParamBuilder, ParamId, ParamStore, Result, Tape, Var, Workspace,
+    philox::Stream, shared_tests::tensor,
 };
 use kernels::Isa;
 
@@ -59,29 +59,40 @@ pub(super) fn workspace(isa: Isa, threads: usize) -> Workspace {
 pub(super) trait Function: Fn(&Tape<'_>, &[Var], &[ParamId]) -> Result<Var> {}
 impl<F: Fn(&Tape<'_>, &[Var], &[ParamId]) -> Result<Var>> Function for F {}
 
-/// The output and the gradients of inputs and parameters for output gradient w.
+/// Shape and values of an input.
+pub(super) type Input = (Vec<usize>, Vec<f32>);
+
+/// Those of given shapes, with values up to a range.
+pub(super) fn inputs(inputs: &[(&[usize], f32)]) -> Vec<Input> {
+    let input = |(i, (shape, range)): (usize, &(&[usize], f32))| {
+        (shape.to_vec(), values(i as u64 + 1, shape.iter().product(), *range))
+    };
+    inputs.iter().enumerate().map(input).collect()
+}
+
+/// The output and the gradients of inputs, which are stored in `dtype`, and of parameters. `w` makes the output gradient.
 pub(super) fn differentiate(
     workspace: &mut Workspace,
-    inputs: &[(Vec<usize>, Vec<f32>)],
-    params: &ParamStore,
-    ids: &[ParamId],
+    dtype: DType,
+    inputs: &[Input],
+    (params, ids): (&ParamStore, &[ParamId]),
+    w: impl Fn(usize) -> Vec<f32>,
     function: &impl Function,
 ) -> (Vec<f32>, Vec<Vec<f32>>, Gradients) {
     let mut gradients = params.gradients(workspace.device()).unwrap();
     let tape = workspace.train(params, None);
-    let leaves: Vec<_> = inputs
-        .iter()
-        .map(|(shape, values)| tape.leaf(Tensor::from_slice(&shape[..], values).unwrap()).unwrap())
-        .collect();
+    let leaf = |(shape, values): &Input| tape.leaf(tensor(&tape, dtype, &shape[..], values)).unwrap();
+    let leaves: Vec<_> = inputs.iter().map(leaf).collect();
     let y = function(&tape, &leaves, ids).unwrap();
     let output = y.value().to_vec().unwrap();
-    let w = weights(output.len());
-    let w = match y.dtype() {
-        DType::F32 => Tensor::from_slice(*y.shape(), &w).unwrap(),
-        _ => Tensor::from_slice(*y.shape(), &w.iter().map(|&w| half::bf16::from_f32(w)).collect::<Vec<_>>()).unwrap(),
-    };
+    let w = tensor(&tape, y.dtype(), *y.shape(), &w(output.len()));
     let by_leaf = tape.backward_from(&y, w, &mut gradients).unwrap();
-    let found = leaves.iter().map(|leaf| by_leaf.get(leaf).map_or(Vec::new(), |dx| dx.to_vec().unwrap())).collect();
+    let gradient = |leaf: &Var| {
+        let dx = by_leaf.get(leaf).expect("every input gets a gradient");
+        assert_eq!(dx.shape(), leaf.shape());
+        dx.to_vec().unwrap()
+    };
+    let found = leaves.iter().map(gradient).collect();
     drop((tape, y, leaves, by_leaf));
     (output, found, gradients)
 }
@@ -94,25 +105,22 @@ pub(super) fn weights(n: usize) -> Vec<f32> {
 /// Checks all gradients of `function` on every instruction set of this machine, and that they are the same to the bit
 /// for 1, 2 and 5 threads.
 pub(super) fn check(name: &str, inputs: &[(&[usize], f32)], params: &[Weight], function: impl Function) {
-    let inputs: Vec<_> = inputs
-        .iter()
-        .enumerate()
-        .map(|(i, (shape, range))| (shape.to_vec(), values(i as u64 + 1, shape.iter().product(), *range)))
-        .collect();
-    check_at(name, inputs, params, function);
+    check_at(name, self::inputs(inputs), params, function);
 }
 
 /// [`check`] with given inputs.
-pub(super) fn check_at(name: &str, inputs: Vec<(Vec<usize>, Vec<f32>)>, params: &[Weight], function: impl Function) {
+pub(super) fn check_at(name: &str, inputs: Vec<Input>, params: &[Weight], function: impl Function) {
     for isa in Isa::real() {
         let mut workspace = workspace(isa, 1);
         let cpu = Cpu::new(isa, 1).unwrap();
         let (mut store, ids) = store(&cpu, params);
-        let (output, by_input, by_param) = differentiate(&mut workspace, &inputs, &store, &ids, &function);
+        let run = |workspace: &mut Workspace, store: &ParamStore| {
+            differentiate(workspace, DType::F32, &inputs, (store, &ids), weights, &function)
+        };
+        let (output, by_input, by_param) = run(&mut workspace, &store);
         assert!(output.iter().all(|y| y.is_finite()), "{name} on {}: output {output:?}", isa.kind());
         for threads in [2, 5] {
-            let mut more = self::workspace(isa, threads);
-            let (output2, by_input2, by_param2) = differentiate(&mut more, &inputs, &store, &ids, &function);
+            let (output2, by_input2, by_param2) = run(&mut self::workspace(isa, threads), &store);
             let same = output == output2 && by_input == by_input2 && by_param.all() == by_param2.all();
             assert!(same, "{name} on {}: {threads} threads differ from one", isa.kind());
         }
@@ -120,7 +128,6 @@ pub(super) fn check_at(name: &str, inputs: Vec<(Vec<usize>, Vec<f32>)>, params: 
         let noise: f64 = w.iter().zip(&output).map(|(w, y)| f64::from((w * y).abs())).sum();
         let mut inputs = inputs.clone();
         for i in 0..inputs.len() {
-            assert_eq!(by_input[i].len(), inputs[i].1.len(), "{name}: input {i} got no gradient");
             for (j, &gradient) in by_input[i].iter().enumerate() {
                 let x = inputs[i].1[j];
                 let differences = five_points(noise, |step| {
@@ -151,7 +158,7 @@ pub(super) fn check_at(name: &str, inputs: Vec<(Vec<usize>, Vec<f32>)>, params: 
 /// L, without a tape.
 fn evaluate(
     workspace: &mut Workspace,
-    inputs: &[(Vec<usize>, Vec<f32>)],
+    inputs: &[Input],
     params: &ParamStore,
     ids: &[ParamId],
     function: &impl Function,

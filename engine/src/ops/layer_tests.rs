@@ -1,15 +1,13 @@
 //! The fused layer against the same layer made of small operations, and both against f64.
 //!
-//! The definition is a forward pass in f64, written here; its gradients are five-point differences in f64, exact to
-//! about 1e-10. The layer of small operations is the naive implementation of the tolerance rule: the greatest of its errors
+//! The definition is a forward pass in f64, of the references of its kernels; its gradients are five-point differences in f64,
+//! exact to about 1e-10. The layer of small operations is the naive implementation of the tolerance rule: the greatest of its errors
 //! against f64, each relative to the scale of its tensor, doubled, plus one ulp, is the bound. (The greatest over all
 //! tensors, because that of one small tensor is a matter of luck.)
-use super::{
-    gradient_check::{Weight, differentiate, store, values, weights, workspace},
-    *,
-};
-use crate::{ParamId, Result, Tape, Var, WeightGradients};
-use kernels::Isa;
+use super::{gradient_check::*, *};
+use crate::{WeightGradients, shared_tests::*};
+use kernels::gemm::{EpilogueKind, Gemm};
+use kernels::layernorm::Spec;
 
 const HEADS: usize = 2;
 pub(super) const H: usize = 6;
@@ -24,54 +22,44 @@ fn dropouts(rate: f32) -> [Option<Dropout>; 3] {
 
 /// q, k, v weights and biases, then the others in the order of [`LayerParams`].
 pub(super) fn parameters() -> Vec<Weight> {
-    let shapes: [&[usize]; 16] = [
-        &[H, H],
-        &[H, H],
-        &[H, H],
-        &[H],
-        &[H],
-        &[H],
-        &[H, H],
-        &[H],
-        &[H],
-        &[H],
-        &[F, H],
-        &[F],
-        &[H, F],
-        &[H],
-        &[H],
-        &[H],
-    ];
-    let weight = |(i, shape): (usize, &&[usize])| {
-        let mut values = values(300 + i as u64, shape.iter().product(), 0.75);
+    let rows = [H, H, H, H, H, H, H, H, H, H, F, F, H, H, H, H];
+    // None for vectors.
+    let columns = [H, H, H, 0, 0, 0, H, 0, 0, 0, H, 0, F, 0, 0, 0];
+    let weight = |(i, (rows, columns)): (usize, (usize, usize))| {
+        let mut values = values(300 + i as u64, rows * columns.max(1), 0.75);
         if [8, 14].contains(&i) {
             values.iter_mut().for_each(|gain| *gain += 1.0);
         }
-        Weight { shape: shape.to_vec(), values }
+        Weight { shape: if columns == 0 { vec![rows] } else { vec![rows, columns] }, values }
     };
-    shapes.iter().enumerate().map(weight).collect()
+    rows.into_iter().zip(columns).enumerate().map(weight).collect()
 }
 
+/// Parameters in the order of [`parameters`].
 pub(super) fn layer(p: &[ParamId], activation: Activation, rate: f32, recompute: Recompute) -> EncoderLayer {
     let [attention, attention_output, ffn_output] = dropouts(rate);
     EncoderLayer {
-        params: LayerParams {
-            qkv_weight: [p[0], p[1], p[2]],
-            qkv_bias: [p[3], p[4], p[5]],
-            attention_weight: p[6],
-            attention_bias: p[7],
-            attention_norm: LayerNorm { gain: p[8], bias: p[9], eps: EPS },
-            ffn_weight: p[10],
-            ffn_bias: p[11],
-            ffn_output_weight: p[12],
-            ffn_output_bias: p[13],
-            output_norm: LayerNorm { gain: p[14], bias: p[15], eps: EPS },
-        },
+        params: layer_params(p, EPS),
         attention: Attention { dropout: attention, ..Attention::new(HEADS, H / HEADS) },
         activation,
         attention_output,
         ffn_output,
         recompute,
+    }
+}
+
+pub(super) fn layer_params(p: &[ParamId], eps: f32) -> LayerParams {
+    LayerParams {
+        qkv_weight: [p[0], p[1], p[2]],
+        qkv_bias: [p[3], p[4], p[5]],
+        attention_weight: p[6],
+        attention_bias: p[7],
+        attention_norm: LayerNorm { gain: p[8], bias: p[9], eps },
+        ffn_weight: p[10],
+        ffn_bias: p[11],
+        ffn_output_weight: p[12],
+        ffn_output_bias: p[13],
+        output_norm: LayerNorm { gain: p[14], bias: p[15], eps },
     }
 }
 
@@ -114,68 +102,36 @@ fn composed(tape: &Tape<'_>, x: &Var, p: &[ParamId], activation_kind: Activation
     layer_norm(tape, &add(tape, &output, &y)?, layer.params.output_norm)
 }
 
-pub(super) fn fused(
-    tape: &Tape<'_>,
-    x: &Var,
-    p: &[ParamId],
-    activation: Activation,
-    rate: f32,
-    recompute: Recompute,
-) -> Result<Var> {
+/// Activation, dropout, and what is computed again.
+type Variant = (Activation, f32, Recompute);
+
+pub(super) fn fused(tape: &Tape<'_>, x: &Var, p: &[ParamId], (activation, rate, recompute): Variant) -> Result<Var> {
     encoder_layer(tape, x, &Sequences::new(tape, &OFFSETS)?, &layer(p, activation, rate, recompute))
 }
 
 /// The layer in f64: the definition. `p` as in [`parameters`].
 fn exact(x: &[f64], p: &[Vec<f64>], activation: Activation, rate: f32) -> Vec<f64> {
-    let dense = |x: &[f64], w: &[f64], b: &[f64]| -> Vec<f64> {
-        let k = w.len() / b.len();
-        let rows = x.chunks_exact(k);
-        rows.flat_map(|x| {
-            b.iter().zip(w.chunks_exact(k)).map(move |(b, w)| b + x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>())
-        })
-        .collect()
+    use kernels_proof::{attention, dropout, gemm::reference as gemm, layernorm};
+    let [of_attention, of_output, of_ffn] = dropouts(rate);
+    let dense = |x: &[f64], weight: usize, bias: usize| -> Vec<f64> {
+        let n = p[bias].len();
+        let k = p[weight].len() / n;
+        let product = gemm::product(&Gemm::nt(x.len() / k, n, k), x, &p[weight]);
+        gemm::epilogue(EpilogueKind::Bias, &product, &p[bias], &[], None).0
     };
-    let norm = |x: &[f64], gain: &[f64], bias: &[f64]| -> Vec<f64> {
-        let row = |x: &[f64]| -> Vec<f64> {
-            let mean = x.iter().sum::<f64>() / H as f64;
-            let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / H as f64;
-            let rstd = 1.0 / (variance + f64::from(EPS)).sqrt();
-            (0..H).map(|j| gain[j] * (x[j] - mean) * rstd + bias[j]).collect()
-        };
-        x.chunks_exact(H).flat_map(row).collect()
+    let masked_sum = |x: Vec<f64>, dropout: Option<Dropout>, residual: &[f64]| {
+        let masked = dropout.map_or_else(|| x.clone(), |dropout| dropout::reference::apply(&dropout, H, &x));
+        gemm::add(&masked, residual)
     };
-    let masked = |x: Vec<f64>, dropout: Option<Dropout>| -> Vec<f64> {
-        let factor = |i: usize| match dropout {
-            None => 1.0,
-            Some(dropout) if dropout.keeps((i / H) as u64, i % H) => 256.0 / f64::from(256 - dropout.threshold()),
-            Some(_) => 0.0,
-        };
-        x.into_iter().enumerate().map(|(i, x)| x * factor(i)).collect()
+    let norm = |x: &[f64], gain: usize| {
+        layernorm::reference::forward(&Spec { rows: T, columns: H, eps: EPS }, x, &p[gain], &p[gain + 1]).y
     };
-    let [attention_dropout, attention_output, ffn_output] = dropouts(rate);
-    let (q, k, v) = (dense(x, &p[0], &p[3]), dense(x, &p[1], &p[4]), dense(x, &p[2], &p[5]));
-    let (d, mut context) = (H / HEADS, vec![0.0; T * H]);
-    for pair in OFFSETS.windows(2) {
-        let (start, s) = (pair[0] as usize, (pair[1] - pair[0]) as usize);
-        let mask = attention_mask(attention_dropout, start, s);
-        for (head, i) in (0..HEADS).flat_map(|head| (0..s).map(move |i| (head, i))) {
-            let at = |row: usize, c: usize| (start + row) * H + head * d + c;
-            let score = |j: usize| (0..d).map(|c| q[at(i, c)] * k[at(j, c)]).sum::<f64>() / (d as f64).sqrt();
-            let scores: Vec<f64> = (0..s).map(|j| score(j).exp()).collect();
-            let sum: f64 = scores.iter().sum();
-            for (j, c) in (0..s).flat_map(|j| (0..d).map(move |c| (j, c))) {
-                let factor = f64::from(mask[(head * s + i) * s + j]);
-                context[at(i, c)] += scores[j] / sum * factor * v[at(j, c)];
-            }
-        }
-    }
-    let add = |a: Vec<f64>, b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
-    let y = norm(&add(masked(dense(&context, &p[6], &p[7]), attention_output), x), &p[8], &p[9]);
-    let f: Vec<f64> = dense(&y, &p[10], &p[11])
-        .into_iter()
-        .map(|x| kernels_proof::activation::reference::apply(activation, x))
-        .collect();
-    norm(&add(masked(dense(&f, &p[12], &p[13]), ffn_output), &y), &p[14], &p[15])
+    let attention = Attention { dropout: of_attention, ..Attention::new(HEADS, H / HEADS) };
+    let (q, k, v) = (dense(x, 0, 3), dense(x, 1, 4), dense(x, 2, 5));
+    let (context, _) = attention::reference::forward(&attention, &OFFSETS[..], &q, &k, &v, H);
+    let y = norm(&masked_sum(dense(&context, 6, 7), of_output, x), 8);
+    let (_, f) = kernels_proof::activation::reference::forward(activation, &dense(&y, 10, 11), None);
+    norm(&masked_sum(dense(&f, 12, 13), of_ffn, &y), 14)
 }
 
 /// Output, gradient of x, gradients of the parameters.
@@ -184,15 +140,33 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// The greatest difference in part `i`.
-    pub(super) fn error(&self, exact: &Self, i: usize) -> f64 {
-        self.parts[i].iter().zip(&exact.parts[i]).fold(0.0, |m, (a, b)| m.max((a - b).abs()))
+    /// The greatest difference in part `i`, and the greatest magnitude. The key bias has no gradient, as softmax does not see a
+    /// shift; its terms are as large as those of the query bias, so that is the scale of its rounding.
+    fn error(&self, exact: &Self, i: usize) -> (f64, f64) {
+        let error = self.parts[i].iter().zip(&exact.parts[i]).fold(0.0, |m: f64, (a, b)| m.max((a - b).abs()));
+        let scale = &exact.parts[if NAMES[i] == "dbk" { i - 1 } else { i }];
+        (error, scale.iter().fold(0.0, |m, x| m.max(x.abs())))
     }
 
-    /// The greatest magnitude in part `i`. The key bias has no gradient, as softmax does not see a shift; its terms are as
-    /// large as those of the query bias, so that is the scale of its rounding.
-    pub(super) fn scale(&self, i: usize) -> f64 {
-        results_scale(&self.parts[if NAMES[i] == "dbk" { i - 1 } else { i }])
+    /// What other results may be off by, as these are: twice the worst part, relative to its scale, and an ulp. Beyond `most`
+    /// nothing would be checked.
+    pub(super) fn bound(&self, exact: &Self, most: f64, case: &str) -> f64 {
+        let worst =
+            (0..NAMES.len()).map(|i| self.error(exact, i)).fold(0.0, |m: f64, (error, scale)| m.max(error / scale));
+        let bound = 2.0 * worst + f64::from(f32::EPSILON);
+        assert!(bound < most, "{case}: off by {worst:.2e}, so nothing is checked");
+        bound
+    }
+
+    pub(super) fn within(&self, bound: f64, exact: &Self, case: &str) {
+        for (i, name) in NAMES.iter().enumerate() {
+            let (error, scale) = self.error(exact, i);
+            let bound = bound * scale;
+            assert!(
+                scale > 0.0 && error <= bound,
+                "{name}, {case}: error {error:.2e} over {bound:.2e}, scale {scale:.2e}"
+            );
+        }
     }
 }
 
@@ -229,13 +203,12 @@ pub(super) fn results(
     params: &[Weight],
     f: impl Fn(&Tape<'_>, &Var, &[ParamId]) -> Result<Var>,
 ) -> Results {
-    let cpu = kernels::Cpu::new(isa, 1).unwrap();
-    let (store, ids) = store(&cpu, params);
+    let (store, ids) = store(&cpu(1), params);
     let mut workspace = workspace(isa, threads);
     workspace.set_weight_gradients(weight_gradients);
     let inputs = [(vec![T, H], x.to_vec())];
     let function = |tape: &Tape<'_>, x: &[Var], p: &[ParamId]| f(tape, &x[0], p);
-    let (y, dx, gradients) = differentiate(&mut workspace, &inputs, &store, &ids, &function);
+    let (y, dx, gradients) = differentiate(&mut workspace, DType::F32, &inputs, (&store, &ids), weights, &function);
     let widen = |x: &[f32]| -> Vec<f64> { x.iter().map(|&x| f64::from(x)).collect() };
     let mut parts = vec![widen(&y), widen(&dx[0])];
     parts.extend(ids.iter().map(|&id| widen(gradients.get(id))));
@@ -247,6 +220,8 @@ pub(super) const NAMES: [&str; 18] = [
     "dγ2", "dβ2",
 ];
 
+type Layer<'a> = &'a dyn Fn(&Tape<'_>, &Var, &[ParamId]) -> Result<Var>;
+
 #[test]
 fn fused_and_composed_layers_agree_with_f64() {
     let (x, params) = (values(1, T * H, 1.0), parameters());
@@ -254,65 +229,27 @@ fn fused_and_composed_layers_agree_with_f64() {
         for activation in [Activation::GeluTanh, Activation::GeluErf] {
             for rate in [0.0, 0.25] {
                 let exact = exact_results(&x, &params, activation, rate, 1);
-                let small = results(isa, 1, WeightGradients::default(), &x, &params, |tape, x, p| {
-                    composed(tape, x, p, activation, rate)
-                });
-                let worst = (0..NAMES.len()).map(|i| small.error(&exact, i) / exact.scale(i)).fold(0.0, f64::max);
-                let bound = 2.0 * worst + f64::from(f32::EPSILON);
-                assert!(bound < 1e-5, "{}: small operations are off by {worst:.2e}, so nothing is checked", isa.kind());
-                let mut first: Option<Results> = None;
-                for recompute in [Recompute::None, Recompute::Cheap, Recompute::Layer] {
-                    let whole = results(isa, 1, WeightGradients::default(), &x, &params, |tape, x, p| {
-                        fused(tape, x, p, activation, rate, recompute)
-                    });
-                    for (i, name) in NAMES.iter().enumerate() {
-                        let (error, scale) = (whole.error(&exact, i), exact.scale(i));
-                        let bound = bound * scale;
-                        let case = format!("{name}, {}, {activation:?}, dropout {rate}, {recompute:?}", isa.kind());
-                        assert!(error <= bound, "{case}: error {error:.2e} over {bound:.2e}, scale {scale:.2e}");
-                    }
-                    match &first {
-                        None => first = Some(whole),
-                        Some(first) => assert!(first.parts == whole.parts, "{recompute:?} changes bits"),
-                    }
-                }
-                for threads in [2, 5] {
-                    let more = results(isa, threads, WeightGradients::default(), &x, &params, |tape, x, p| {
-                        fused(tape, x, p, activation, rate, Recompute::None)
-                    });
-                    assert!(first.as_ref().unwrap().parts == more.parts, "{threads} threads change bits");
+                let run = |threads, f: Layer<'_>| results(isa, threads, WeightGradients::default(), &x, &params, f);
+                let case = format!("{}, {activation:?}, dropout {rate}", isa.kind());
+                let bound = run(1, &|tape, x, p| composed(tape, x, p, activation, rate)).bound(&exact, 1e-5, &case);
+                let fused =
+                    |threads, recompute| run(threads, &|tape, x, p| fused(tape, x, p, (activation, rate, recompute)));
+                let whole = fused(1, Recompute::None);
+                whole.within(bound, &exact, &case);
+                for (threads, recompute) in
+                    [(1, Recompute::Cheap), (1, Recompute::Layer), (2, Recompute::None), (5, Recompute::None)]
+                {
+                    let same = whole.parts == fused(threads, recompute).parts;
+                    assert!(same, "{case}: {recompute:?} with {threads} threads changes bits");
                 }
             }
         }
     }
 }
 
-fn results_scale(x: &[f64]) -> f64 {
-    x.iter().fold(0f64, |m, x| m.max(x.abs()))
-}
-
-#[test]
-fn key_bias_gets_no_gradient_and_all_others_do() {
-    let (x, params) = (values(1, T * H, 1.0), parameters());
-    let isa = Isa::choose().unwrap();
-    let whole = results(isa, 1, WeightGradients::default(), &x, &params, |tape, x, p| {
-        fused(tape, x, p, Activation::GeluTanh, 0.0, Recompute::None)
-    });
-    let query = results_scale(&whole.parts[5]);
-    for (name, part) in NAMES.iter().zip(&whole.parts) {
-        let scale = results_scale(part);
-        if *name == "dbk" {
-            assert!(scale < 1e-6 * query, "{name} is {scale:.2e}, query's is {query:.2e}");
-        } else {
-            assert!(part.iter().all(|x| x.is_finite() && *x != 0.0), "{name} has zeros: {part:?}");
-        }
-    }
-}
-
 #[test]
 fn layers_of_no_tokens_and_wrong_parameters_are_handled() {
-    let cpu = kernels::Cpu::new(Isa::choose().unwrap(), 1).unwrap();
-    let (store, p) = store(&cpu, &parameters());
+    let (store, p) = store(&cpu(1), &parameters());
     let mut workspace = workspace(Isa::choose().unwrap(), 1);
     let good = layer(&p, Activation::GeluTanh, 0.0, Recompute::None);
     let mut gradients = store.gradients(workspace.device()).unwrap();
@@ -324,33 +261,24 @@ fn layers_of_no_tokens_and_wrong_parameters_are_handled() {
         assert!(gradients.all().iter().all(|&g| g == 0.0));
     }
     let tape = workspace.infer(&store, None);
-    let x = tape.input([T, H], &[0.5f32; T * H]).unwrap();
     let sequences = Sequences::new(&tape, &OFFSETS).unwrap();
-    let text = |layer: &EncoderLayer, x: &Var| encoder_layer(&tape, x, &sequences, layer).unwrap_err().to_string();
-    let mut apart = good;
-    apart.params.qkv_weight = [p[0], p[2], p[1]];
-    let mut heads = good;
-    heads.attention.heads = 3;
-    let mut swapped = good;
-    swapped.params.ffn_output_weight = p[10];
-    let mut rate = good;
-    rate.ffn_output = Some(Dropout { seed: 0, site: 0, rate: -0.5 });
-    let short = tape.input([T - 1, H], &[0.5f32; (T - 1) * H]).unwrap();
-    for (error, expected) in [
-        (
-            text(&apart, &x),
-            "parameter p2: encoder_layer reads [\"p0\", \"p2\", \"p1\"] as one matrix; add them one directly after another",
-        ),
-        (text(&heads, &x), "encoder_layer: x is [9, 6], but [9, 9] was expected"),
-        (text(&swapped, &x), "parameter p13: encoder_layer has 10 outputs, and the bias has 6 values"),
-        (text(&rate, &x), "encoder_layer: a dropout rate lies in [0, 1), and this is -0.5"),
-        (text(&good, &short), "encoder_layer: x is [8, 6], but [9, 6] was expected"),
-        (
-            Sequences::new(&tape, &[0, 4, 3]).unwrap_err().to_string(),
-            "sequences: offsets begin with 0 and never fall, these are [0, 4, 3]",
-        ),
-        (Sequences::new(&tape, &[]).unwrap_err().to_string(), "sequences: offsets begin with 0"),
-    ] {
-        assert!(error.contains(expected), "got \"{error}\", expected \"{expected}\"");
-    }
+    let refuses = |change: &dyn Fn(&mut EncoderLayer), rows: usize, expected: &str| {
+        let mut layer = good;
+        change(&mut layer);
+        let x = tape.input([rows, H], &vec![0.5f32; rows * H]).unwrap();
+        refused(encoder_layer(&tape, &x, &sequences, &layer), expected);
+    };
+    let apart =
+        "parameter p2: encoder_layer reads [\"p0\", \"p2\", \"p1\"] as one matrix; add them one directly after another";
+    refuses(&|layer| layer.params.qkv_weight = [p[0], p[2], p[1]], T, apart);
+    refuses(&|layer| layer.attention.heads = 3, T, "encoder_layer: x is [9, 6], but [9, 9] was expected");
+    let swapped = "parameter p13: encoder_layer has 10 outputs, and the bias has 6 values";
+    refuses(&|layer| layer.params.ffn_output_weight = p[10], T, swapped);
+    let rate = Some(Dropout { seed: 0, site: 0, rate: -0.5 });
+    let expected = "encoder_layer: a dropout rate lies in [0, 1), and this is -0.5";
+    refuses(&|layer| layer.ffn_output = rate, T, expected);
+    refuses(&|_| (), T - 1, "encoder_layer: x is [8, 6], but [9, 6] was expected");
+    let falling = "sequences: offsets begin with 0 and never fall, these are [0, 4, 3]";
+    refused(Sequences::new(&tape, &[0, 4, 3]), falling);
+    refused(Sequences::new(&tape, &[]), "sequences: offsets begin with 0");
 }

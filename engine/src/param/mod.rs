@@ -340,17 +340,11 @@ fn params_borrowed_error() -> EngineError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels::Isa;
-
-    fn cpu(threads: usize) -> Cpu {
-        Cpu::new(Isa::choose().unwrap(), threads).unwrap()
-    }
+    use crate::shared_tests::*;
 
     #[test]
     fn truncated_normal_has_its_moments_and_its_bounds() {
-        let mut builder = ParamBuilder::new();
-        let id = builder.add("w", [400, 250], Init::TruncatedNormal(0.02)).unwrap();
-        let store = builder.build(&cpu(2), 7).unwrap();
+        let (store, [id]) = parameters(7, [("w", &[400, 250], Init::TruncatedNormal(0.02))]);
         let w = store.values(id);
         assert!(w.iter().all(|x| x.abs() <= 0.04));
         let n = w.len() as f64;
@@ -385,15 +379,14 @@ mod tests {
     #[test]
     fn a_weight_is_packed_once_a_version_and_in_place() {
         let cpu = cpu(1);
-        let mut builder = ParamBuilder::new();
-        let id = builder.add("w", [5, 3], Init::TruncatedNormal(1.0)).unwrap();
-        let mut store = builder.build(&cpu, 1).unwrap();
+        let (mut store, [id]) = parameters(1, [("w", &[5, 3], Init::TruncatedNormal(1.0))]);
         let range = store.info(id).range.clone();
-        let first = Arc::as_ptr(&store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward));
-        assert_eq!(first, Arc::as_ptr(&store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward)));
+        let packed = |store: &ParamStore| store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward);
+        let first = Arc::as_ptr(&packed(&store));
+        assert_eq!(first, Arc::as_ptr(&packed(&store)));
         let bytes = store.packed_bytes();
         let multiply = |store: &ParamStore| {
-            let panels = store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward);
+            let panels = packed(store);
             let mut y = [f32::NAN; 5];
             let spec = kernels::gemm::Gemm::nt(1, 5, 3);
             kernels::gemm::gemm_packed(&cpu, &spec, &[1f32, 0., 0.], &panels, &mut y, kernels::gemm::Epilogue::NONE);
@@ -403,11 +396,7 @@ mod tests {
         assert_eq!(multiply(&store), column(&store));
         store.values_mut(id).unwrap()[0] = 42.0;
         assert_eq!(multiply(&store)[0], 42.0);
-        assert_eq!(
-            first,
-            Arc::as_ptr(&store.packed(&cpu, Precision::F32, range.clone(), 3, Side::Forward)),
-            "packed in place"
-        );
+        assert_eq!(first, Arc::as_ptr(&packed(&store)), "packed in place");
         assert_eq!(store.packed_bytes(), bytes);
     }
 
@@ -438,20 +427,14 @@ mod tests {
         let a = builder.add("a.weight", [2, 3], Init::Zeros).unwrap();
         let b = builder.add("b.weight", [2, 4], Init::Zeros).unwrap();
         let c = builder.add("c.weight", [2, 3], Init::Zeros).unwrap();
-        let twice = builder.add("a.weight", [1], Init::Ones).unwrap_err();
+        let twice = builder.add("a.weight", [1], Init::Ones);
         let mut store = builder.build(&cpu(1), 0).unwrap();
         let held = store.tensor(a).unwrap();
-        for (error, expected) in [
-            (twice, "parameter a.weight: added twice"),
-            (
-                store.contiguous_range("linear", &[a, b], Some(3)).unwrap_err(),
-                "parameter b.weight: linear needs shape [rows, 3]",
-            ),
-            (store.contiguous_range("linear", &[a, c], Some(3)).unwrap_err(), "parameter c.weight: linear reads"),
-            (store.values_mut(a).unwrap_err(), "still refers to it"),
-        ] {
-            assert!(error.to_string().contains(expected), "{error}");
-        }
+        refused(twice, "parameter a.weight: added twice");
+        let expected = "parameter b.weight: linear needs shape [rows, 3]";
+        refused(store.contiguous_range("linear", &[a, b], Some(3)), expected);
+        refused(store.contiguous_range("linear", &[a, c], Some(3)), "parameter c.weight: linear reads");
+        refused(store.values_mut(a), "still refers to it");
         drop(held);
         assert!(store.values_mut(a).is_ok());
     }

@@ -120,7 +120,7 @@ pub struct Program {
 
 impl Program {
     /// The only entry of `module`, which is called `name`.
-    pub fn new(name: Name, module: &ptx::Module, registers: u32) -> Self {
+    pub(crate) fn new(name: Name, module: &ptx::Module, registers: u32) -> Self {
         Self { name, sm: module.sm(), text: module.text(), registers, required_sass: &[] }
     }
 
@@ -130,14 +130,14 @@ impl Program {
     }
 
     /// The program `name` for `sm`: one entry with blocks of `threads`, whose body `write` emits.
-    pub fn emit(name: Name, sm: Sm, threads: u32, registers: u32, write: impl FnOnce(&ptx::Entry)) -> Self {
+    pub(crate) fn emit(name: Name, sm: Sm, threads: u32, registers: u32, write: impl FnOnce(&ptx::Entry)) -> Self {
         let mut module = ptx::Module::new(sm);
         module.entry(&name.entry(), [threads, 1, 1], write);
         Self::new(name, &module, registers)
     }
 
     /// The same, with the machine instructions that it must come down to.
-    pub fn requiring(self, required_sass: &'static [&'static str]) -> Self {
+    pub(crate) fn requiring(self, required_sass: &'static [&'static str]) -> Self {
         Self { required_sass, ..self }
     }
 }

@@ -194,12 +194,13 @@ mod tests {
     use crate::check;
     use kernels::simd::Scalar;
 
-    /// Comparison of all operations on all instruction sets, with one thread and two.
+    /// Comparison of all operations on all instruction sets, with one thread and two, and with five on the widest.
     fn compare_all() -> Vec<(&'static Operation, Comparison)> {
         let new = |isa, threads| Cpu::new(isa, threads).expect("threads for a test");
         let mut cpus: Vec<Cpu> =
             Isa::testable().into_iter().flat_map(|isa| [1, 2].map(|threads| new(isa, threads))).collect();
         cpus.insert(2, new(Isa::Scalar(Scalar::new()), 1));
+        cpus.push(new(*Isa::real().last().unwrap(), 5));
         // .ci/aarch64.sh sets it, because an emulator takes a hundred times as long.
         let most_flops = std::env::var("ALBERT_BITS_FLOPS").map_or(MOST_FLOPS, |most| most.parse().expect("a number"));
         OPERATIONS.iter().map(|operation| (operation, compare(operation, &cpus, most_flops))).collect()

@@ -353,3 +353,24 @@ pub fn assert_same_for_any_thread_count(case: &dyn std::fmt::Display, kernel: im
         }
     }
 }
+
+/// Slopes of `loss` at `x`, by central differences of 2 · `step` in each element.
+#[cfg(test)]
+pub(crate) fn slopes(x: &[f64], step: f64, loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    let at = |i: usize, step: f64| {
+        let mut moved = x.to_vec();
+        moved[i] += step;
+        loss(&moved)
+    };
+    (0..x.len()).map(|i| (at(i, step) - at(i, -step)) / (2.0 * step)).collect()
+}
+
+/// Asserts that each element of a gradient is within `bound` of the slope.
+#[cfg(test)]
+#[track_caller]
+pub(crate) fn assert_slopes(what: &str, gradient: &[f64], slopes: &[f64], bound: f64) {
+    assert_eq!(gradient.len(), slopes.len(), "{what}");
+    for (i, (gradient, slope)) in gradient.iter().zip(slopes).enumerate() {
+        assert!((slope - gradient).abs() < bound, "{what}[{i}]: {gradient} for {slope}");
+    }
+}

@@ -108,7 +108,14 @@ impl Output {
 
     /// FNV-1a over the little-endian bytes: the same on every platform and in every version.
     pub fn hash(&self) -> u64 {
-        let bytes = self.bits.iter().flat_map(|word| word.to_le_bytes());
-        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+        fnv_1a(FNV_START, self.bits.iter().flat_map(|word| word.to_le_bytes()))
     }
+}
+
+/// FNV-1a hash of no bytes.
+pub const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a hash of the bytes behind `hash` and `bytes`.
+pub fn fnv_1a(hash: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

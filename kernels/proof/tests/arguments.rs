@@ -41,6 +41,11 @@ fn refuses<const N: usize>(case: &str, says: &str, lengths: [usize; N], call: im
     }
 }
 
+/// `lengths` with one of them one less, and the index of that one.
+fn shortened<const N: usize>(lengths: [usize; N]) -> [(usize, [usize; N]); N] {
+    std::array::from_fn(|i| (i, std::array::from_fn(|j| lengths[j] - usize::from(i == j))))
+}
+
 /// Leading dimension of at least `width` for which the span of 9 rows wraps to 8 · width + width elements: 8 · 2⁶¹ is 0
 /// modulo 2⁶⁴.
 const fn wraps_nine_rows(width: usize) -> usize {

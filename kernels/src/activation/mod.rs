@@ -62,7 +62,7 @@ impl Activation {
 
     /// act'(x) on one vector.
     #[inline(always)]
-    pub fn derivative<S: Simd>(self, simd: S, x: S::F32) -> S::F32 {
+    pub(crate) fn derivative<S: Simd>(self, simd: S, x: S::F32) -> S::F32 {
         match self {
             Self::GeluTanh => functions::gelu_tanh_derivative(simd, x),
             Self::GeluErf => functions::gelu_erf_derivative(simd, x),

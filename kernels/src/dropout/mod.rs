@@ -103,7 +103,7 @@ impl Dropout {
 
     /// Upper three words of a row's counters.
     #[inline]
-    pub fn counter(self, row: u64) -> [u32; 3] {
+    pub(crate) fn counter(self, row: u64) -> [u32; 3] {
         [row as u32, (row >> 32) as u32 ^ (self.site >> 32) as u32, self.site as u32]
     }
 

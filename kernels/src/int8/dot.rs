@@ -21,7 +21,7 @@ use std::arch::x86_64::*;
 
 /// Instructions for which a weight is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DotKind {
+pub(crate) enum DotKind {
     /// Plain Rust.
     Scalar,
     /// `vpmaddwd` and `vpaddd` on 256 bits.
@@ -39,7 +39,7 @@ pub enum DotKind {
 
 impl DotKind {
     /// All kinds, narrow to wide.
-    pub const ALL: &[Self] = &[
+    pub(crate) const ALL: &[Self] = &[
         Self::Scalar,
         Self::Avx2,
         Self::AvxVnni,
@@ -50,7 +50,7 @@ impl DotKind {
     ];
 
     /// The tiles of `cpu` if it has AMX, else the widest kind of this machine that is not wider than its instruction set.
-    pub fn of(cpu: &Cpu) -> Self {
+    pub(crate) fn of(cpu: &Cpu) -> Self {
         if cpu.tiles().kind() == TileKind::Amx {
             return Self::Amx;
         }
@@ -64,7 +64,7 @@ impl DotKind {
     }
 
     /// True if this machine has the instructions.
-    pub fn detected(self) -> bool {
+    pub(crate) fn detected(self) -> bool {
         match self {
             Self::Scalar => true,
             #[cfg(target_arch = "x86_64")]

@@ -45,7 +45,7 @@ mod tests;
 
 use crate::gemm::{ALIASING_STRIDE, Gemm, Output, SliceEpilogue};
 use crate::{extent::area, pool::Cpu};
-pub use dot::DotKind;
+pub(crate) use dot::DotKind;
 use dot::with_dot;
 
 /// Maximum k: a longer sum of products could overflow an i32.

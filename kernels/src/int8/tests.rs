@@ -1,6 +1,5 @@
 use super::dot::DotKind;
 use super::*;
-use crate::activation::Activation;
 use crate::num::philox::Stream;
 use crate::simd::Isa;
 
@@ -100,27 +99,6 @@ fn sums_do_not_saturate() {
                 let exact = (k - 1) as f32 * if j % 2 == 0 { 1.0 } else { -1.0 };
                 assert!((y - exact).abs() < 1e-6 * k as f32, "{:?}: y[{j}] is {y}, {exact} was expected", machine.0);
             }
-        }
-    }
-}
-
-#[test]
-fn activation_is_applied_to_the_plain_product() {
-    for machine in machines() {
-        let [m, n, k] = [17, 45, 40];
-        let (x, w) = (uniform(9, m * k, 3.0), uniform(10, n * k, 0.5));
-        let (kind, cpu) = &machine;
-        let weight = QuantizedWeight::of_kind(*kind, n, k, &w);
-        let mut scratch = vec![0; weight.scratch_len(m)];
-        let (mut plain, mut activated) = (vec![0.0; m * n], vec![0.0; m * n]);
-        multiply(cpu, &x, &weight, &mut plain, SliceEpilogue::NONE, &mut scratch);
-        let zeros = vec![0.0; n];
-        let epilogue = SliceEpilogue::bias_activation(&zeros, Activation::GeluTanh, None);
-        multiply(cpu, &x, &weight, &mut activated, epilogue, &mut scratch);
-        for (plain, activated) in plain.iter().zip(&activated) {
-            let x = f64::from(*plain);
-            let exact = 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
-            assert!((f64::from(*activated) - exact).abs() < 1e-5 * (1.0 + x.abs()), "gelu({x}) is {activated}");
         }
     }
 }

@@ -20,14 +20,14 @@ use std::sync::OnceLock;
 
 /// Token of AMX for bf16 and int8.
 #[derive(Clone, Copy, Debug)]
-pub struct Amx(());
+pub(crate) struct Amx(());
 
 impl Amx {
     /// Token, if this machine has the instructions and the system lets this process use them.
     ///
     /// # Errors
     /// What is missing.
-    pub fn detect() -> Result<Self, String> {
+    pub(crate) fn detect() -> Result<Self, String> {
         static MISSING: OnceLock<Option<String>> = OnceLock::new();
         match MISSING.get_or_init(|| request().err()) {
             None => Ok(Self(())),

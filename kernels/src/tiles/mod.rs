@@ -32,7 +32,7 @@ mod fma;
 mod tests;
 
 #[cfg(target_arch = "x86_64")]
-pub use amx::Amx;
+pub(crate) use amx::Amx;
 pub(crate) use emulated::Emulated;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use fma::{COLUMNS, FlushingFma, PACKED, ROWS, STRIDE};
@@ -118,7 +118,7 @@ impl Tiles {
     }
 
     /// The fastest tiles beside the vectors of `isa`.
-    pub fn fastest(isa: Isa) -> Self {
+    pub(crate) fn fastest(isa: Isa) -> Self {
         let found = TileKind::ALL.into_iter().rev().find_map(|kind| Self::new(kind, isa).ok());
         found.unwrap_or(Self(Unit::Emulated))
     }

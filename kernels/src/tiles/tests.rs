@@ -75,16 +75,13 @@ impl Problem {
         Self { a, b, c }
     }
 
-    fn section(&self) -> Section {
-        Section { a: self.a.as_ptr(), b: self.b.as_ptr() }
-    }
-
     /// C by a unit.
-    fn by<U: MatrixUnit>(&self, unit: U, add: bool) -> Vec<f32> {
+    fn by<U: MatrixUnit>(&self, unit: U) -> Vec<f32> {
         let _configured = unit.configure();
+        let section = Section { a: self.a.as_ptr(), b: self.b.as_ptr() };
         between_bands(&self.c, |c| {
             // SAFETY: the operands have 32 rows and columns of BLOCKS blocks.
-            unsafe { unit.multiply(&[self.section()], BLOCKS, BLOCKS * PAIRS, c.as_mut_ptr(), SIDE, add) };
+            unsafe { unit.multiply(&[section], BLOCKS, BLOCKS * PAIRS, c.as_mut_ptr(), SIDE, true) };
         })
     }
 
@@ -127,7 +124,7 @@ impl Problem {
     /// C by any tiles.
     fn by_tiles(&self, tiles: Tiles, isa: Isa) -> Vec<f32> {
         match (tiles.unit(), isa) {
-            (Unit::Emulated, _) => self.by(Emulated, true),
+            (Unit::Emulated, _) => self.by(Emulated),
             #[cfg(target_arch = "x86_64")]
             (Unit::Fma, Isa::Avx2(simd)) => self.by_vectors(simd),
             #[cfg(target_arch = "x86_64")]
@@ -135,7 +132,7 @@ impl Problem {
             #[cfg(target_arch = "x86_64")]
             (Unit::Fma, _) => unreachable!("fma tiles beside {isa}"),
             #[cfg(target_arch = "x86_64")]
-            (Unit::Amx(amx), _) => self.by(amx, true),
+            (Unit::Amx(amx), _) => self.by(amx),
         }
     }
 
@@ -205,7 +202,7 @@ fn between_bands(values: &[f32], write: impl FnOnce(&mut [f32])) -> Vec<f32> {
 fn every_kind_gives_the_bits_of_the_definition() {
     let mut kinds = vec![];
     for (data, wanted) in DATA {
-        let emulated = hash(data, |problem| problem.by(Emulated, true));
+        let emulated = hash(data, |problem| problem.by(Emulated));
         assert_eq!(emulated, wanted, "emulated tiles, {data}: {emulated:#018x}");
         assert_eq!(hash(data, |problem| problem.changed(Change::Nothing)), wanted, "{data}");
         for isa in Isa::real() {
@@ -245,33 +242,6 @@ fn a_changed_order_or_missing_flushing_gives_other_bits() {
         assert!(found.contains(&"normal") && found.contains(&"wide exponents"), "{change:?} is seen on {found:?} only");
     }
     assert_eq!(differs(Change::Nothing), [""; 0]);
-}
-
-#[test]
-fn sections_follow_each_other_and_a_new_c_starts_at_zero() {
-    let problem = Problem::new("normal", 3);
-    let emulated = |sections: &[Section], blocks: usize, add: bool| {
-        let mut c = problem.c.clone();
-        // SAFETY: the sections have 32 rows and columns of as many blocks.
-        unsafe { Emulated.multiply(sections, blocks, BLOCKS * PAIRS, c.as_mut_ptr(), SIDE, add) };
-        c
-    };
-    let whole = emulated(&[problem.section()], BLOCKS, true);
-    let section = |block: usize| Section {
-        a: problem.a[block * PAIRS..].as_ptr(),
-        b: problem.b[block * PAIRS * SIDE..].as_ptr(),
-    };
-    assert_eq!(emulated(&[section(0), section(1), section(2)], 1, true), whole);
-    let zero = Problem { c: vec![0.0; SIDE * SIDE], ..Problem::new("normal", 3) };
-    assert_eq!(emulated(&[problem.section()], BLOCKS, false), zero.by(Emulated, true));
-    #[cfg(target_arch = "x86_64")]
-    if let Ok(amx) = super::Amx::detect() {
-        let _configured = amx.configure();
-        let mut c = problem.c.clone();
-        // SAFETY: as above.
-        unsafe { amx.multiply(&[0, 1, 2].map(section), 1, BLOCKS * PAIRS, c.as_mut_ptr(), SIDE, false) };
-        assert_eq!(c, zero.by(Emulated, true));
-    }
 }
 
 #[test]

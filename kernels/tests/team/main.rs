@@ -12,14 +12,13 @@
 #[path = "../../src/pool/order.rs"]
 mod order;
 mod primitives;
-mod shared_workers;
 
 use primitives::Wait;
 use std::process::Command;
 
-/// Compiles the team and the models with the orderings of the module `order`.
+/// Compiles the team and the models with the orderings of the module `order`, and tests that a planted fault is found.
 macro_rules! team {
-    ($name:ident, $open:ident, $join:ident, $leave:ident, $left:ident) => {
+    ($name:ident, $fault:literal, $test:ident, $open:ident, $join:ident, $leave:ident, $left:ident) => {
         team! {
             $name,
             pub(super) mod order {
@@ -29,6 +28,12 @@ macro_rules! team {
                 pub(crate) const LEAVE: Ordering = Ordering::$leave;
                 pub(crate) const LEFT: Ordering = Ordering::$left;
             }
+        }
+
+        #[test]
+        #[should_panic(expected = "Causality violation")]
+        fn $test() {
+            $name::models::three_loops(concat!("planted fault: ", $fault, " relaxed"), Wait::Poll, None);
         }
     };
     ($name:ident, $order:item) => {
@@ -52,10 +57,10 @@ team! {
     correct,
     pub(super) use crate::order;
 }
-team!(relaxed_open, Relaxed, Acquire, Release, Acquire);
-team!(relaxed_join, Release, Relaxed, Release, Acquire);
-team!(relaxed_leave, Release, Acquire, Relaxed, Acquire);
-team!(relaxed_left, Release, Acquire, Release, Relaxed);
+team!(relaxed_open, "OPEN", a_loop_opened_without_release_is_found, Relaxed, Acquire, Release, Acquire);
+team!(relaxed_join, "JOIN", a_member_that_joins_without_acquire_is_found, Release, Relaxed, Release, Acquire);
+team!(relaxed_leave, "LEAVE", a_member_that_leaves_without_release_is_found, Release, Acquire, Relaxed, Acquire);
+team!(relaxed_left, "LEFT", a_leader_that_waits_without_acquire_is_found, Release, Acquire, Release, Relaxed);
 
 #[test]
 fn three_tasks_of_a_loop_run_once_and_before_the_leader_goes_on() {
@@ -89,39 +94,10 @@ fn two_callers_that_reach_every_thread_do_not_wait_for_each_other() {
     correct::models::two_callers_of_all(name, Wait::Block, Some(2));
 }
 
+/// A deadlock that loom finds may abort the process, because guards are dropped while it unwinds.
 #[test]
-#[should_panic(expected = "Causality violation")]
-fn a_loop_opened_without_release_is_found() {
-    relaxed_open::models::three_loops("planted fault: OPEN relaxed", Wait::Poll, None);
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn a_member_that_joins_without_acquire_is_found() {
-    relaxed_join::models::three_loops("planted fault: JOIN relaxed", Wait::Poll, None);
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn a_member_that_leaves_without_release_is_found() {
-    relaxed_leave::models::three_loops("planted fault: LEAVE relaxed", Wait::Poll, None);
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn a_leader_that_waits_without_acquire_is_found() {
-    relaxed_left::models::three_loops("planted fault: LEFT relaxed", Wait::Poll, None);
-}
-
-#[test]
-fn members_queued_on_threads_of_one_caller_are_reached() {
-    correct::models::members_on_shared_workers("members queued on threads that lead, one caller, 2 preemptions", 1);
-}
-
-/// Defect K2. A deadlock that loom finds aborts the process, because guards are dropped while it unwinds.
-#[test]
-fn members_queued_on_threads_that_lead_deadlock_with_two_callers() {
-    let test = "planted_members_queued_on_threads_that_lead";
+fn a_team_that_is_joined_before_it_is_dissolved_deadlocks() {
+    let test = "planted_team_that_is_joined_before_it_is_dissolved";
     let mut command = Command::new(std::env::current_exe().unwrap());
     let output = command.args([test, "--exact", "--ignored", "--nocapture"]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -130,6 +106,6 @@ fn members_queued_on_threads_that_lead_deadlock_with_two_callers() {
 
 #[test]
 #[ignore = "deadlocks: run by the test before"]
-fn planted_members_queued_on_threads_that_lead() {
-    correct::models::members_on_shared_workers("planted fault: members queued on threads that lead", 2);
+fn planted_team_that_is_joined_before_it_is_dissolved() {
+    correct::models::joined_before_it_is_dissolved("planted fault: a team joined before it is dissolved");
 }

@@ -2,7 +2,6 @@
 
 use super::team::Team;
 use crate::primitives::{Cell, Wait, check};
-use crate::shared_workers::{Job, Queue};
 use loom::{sync::Arc, thread};
 
 /// Team and its member threads; `end` dissolves the team and joins them.
@@ -118,30 +117,10 @@ pub(crate) fn two_callers_of_all(name: &str, wait: Wait, preemptions: Option<usi
     check(name, wait, preemptions, move || callers(one, one));
 }
 
-/// Former design without own threads, with `callers` concurrent callers: each enqueues the leader of a team of two; a leader
-/// enqueues its member when it starts, and waits for it. Two workers take jobs from the queue.
-pub(crate) fn members_on_shared_workers(name: &str, callers: usize) {
-    check(name, Wait::Block, Some(2), move || {
-        let teams: Arc<[Team; 2]> = Arc::new([Team::new(2, 2), Team::new(2, 2)]);
-        let queue = Arc::new(Queue::new(callers));
-        let worker = |queue: &Queue, teams: &[Team; 2]| {
-            while let Some(job) = queue.take() {
-                match job {
-                    Job::Lead(team) => {
-                        queue.put_up_member(team);
-                        teams[team].run_on_all(&|_| ());
-                        teams[team].dissolve();
-                        queue.leader_is_done();
-                    }
-                    Job::TakePart(team) => teams[team].take_part(1),
-                }
-            }
-        };
-        let other = {
-            let (queue, teams) = (Arc::clone(&queue), Arc::clone(&teams));
-            thread::spawn(move || worker(&queue, &teams))
-        };
-        worker(&queue, &teams);
-        other.join().unwrap();
+/// Planted fault: members are joined before the team is dissolved, and wait for a loop forever.
+pub(crate) fn joined_before_it_is_dissolved(name: &str) {
+    check(name, Wait::Block, Some(2), || {
+        let Threads { team: _team, members } = Threads::new(2);
+        members.into_iter().for_each(|member| member.join().unwrap());
     });
 }

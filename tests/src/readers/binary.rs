@@ -1,6 +1,7 @@
 //! Binary formats: safetensors, TensorFlow checkpoints, SentencePiece models, shards, resume states.
 
 use super::{golden, golden_files, with_file, with_folder};
+use crate::run_folder::copy;
 use albert::{
     checkpoint::{Checkpoints, Heads, ModelFolder},
     data::shard::{HEADER_BYTES, Shard},
@@ -50,16 +51,12 @@ pub(super) fn tensorflow(bytes: &[u8]) -> bool {
     with_folder(|folder| {
         let folder = folder.join("tensorflow");
         if !folder.is_dir() {
-            fs::create_dir(&folder).expect("a folder");
-            for file in fs::read_dir(golden().join("checkpoints/google-albert")).expect("golden files") {
-                let file = file.expect("a golden file");
-                fs::copy(file.path(), folder.join(file.file_name())).expect("a copy");
-            }
+            copy(&golden().join("checkpoints/google-albert"), &folder);
         }
         let (index, data) = (INDEX, DATA);
         let (name, content) = match kind % 3 {
             0 => (index, bytes.to_vec()),
-            1 => (index, frame(bytes)),
+            1 => (index, tensorflow_index(bytes)),
             _ => (data, bytes.to_vec()),
         };
         let other = if name == index { data } else { index };
@@ -75,39 +72,33 @@ const DATA: &str = "model.ckpt-best.data-00000-of-00001";
 
 pub(super) fn tensorflow_seeds() -> Vec<Vec<u8>> {
     let index = fs::read(golden().join("checkpoints/google-albert").join(INDEX)).expect(INDEX);
-    // The first data block begins the file; its entries end before the restarts, which `frame` writes.
+    // The first data block begins the file; its entries end before the restarts, which [`tensorflow_index`] writes.
     let block = index[..index.len().min(1500)].to_vec();
     [(0, index), (1, block)].into_iter().map(|(kind, bytes)| [&[kind][..], &bytes].concat()).collect()
 }
 
-/// A table with `entries` as the bytes of its only data block.
-fn frame(entries: &[u8]) -> Vec<u8> {
+fn varints(numbers: &[usize]) -> Vec<u8> {
+    let mut out = Vec::new();
+    numbers.iter().for_each(|&number| write_varint(&mut out, number as u64));
+    out
+}
+
+/// An index of a TensorFlow checkpoint with `entries` as the bytes of its only data block.
+pub fn tensorflow_index(entries: &[u8]) -> Vec<u8> {
     let mut file = Vec::new();
-    let block = |file: &mut Vec<u8>, entries: &[u8]| {
+    let mut block = |entries: &[u8]| {
         let start = file.len();
-        file.extend_from_slice(entries);
-        file.extend_from_slice(&[0, 0, 0, 0, 1, 0, 0, 0]);
-        let size = file.len() - start;
-        file.push(0);
+        file.extend([entries, &[0, 0, 0, 0, 1, 0, 0, 0, 0]].concat());
         let crc = masked_crc(&file[start..]);
-        file.extend_from_slice(&crc.to_le_bytes());
-        (start as u64, size as u64)
+        file.extend(crc.to_le_bytes());
+        [start, entries.len() + 8]
     };
-    let data = block(&mut file, entries);
-    let metaindex = block(&mut file, &[]);
-    let mut handle = Vec::new();
-    write_varint(&mut handle, data.0);
-    write_varint(&mut handle, data.1);
-    let entry = [&[0, 1, handle.len() as u8][..], b"~", &handle].concat();
-    let index = block(&mut file, &entry);
-    let mut footer = Vec::new();
-    for number in [metaindex.0, metaindex.1, index.0, index.1] {
-        write_varint(&mut footer, number);
-    }
+    let [data, metaindex] = [entries, &[]].map(&mut block);
+    let handle = varints(&data);
+    let index = block(&[&[0, 1, handle.len() as u8][..], b"~", &handle].concat());
+    let mut footer = varints(&[metaindex, index].concat());
     footer.resize(40, 0);
-    file.extend_from_slice(&footer);
-    file.extend_from_slice(&0xdb47_7524_8b80_fb57u64.to_le_bytes());
-    file
+    [file, footer, 0xdb47_7524_8b80_fb57u64.to_le_bytes().to_vec()].concat()
 }
 
 /// A shard; both hashes are computed anew.
@@ -143,15 +134,14 @@ pub(super) fn shard_seeds() -> Vec<Vec<u8>> {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
     bytes.resize(80, 0);
-    let mut section = |items: &[u8]| {
-        bytes.extend_from_slice(items);
+    let ids = (0..9u16).flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+    let starts =
+        [&[0u32, 2, 5, 9][..], &[0, 1, 3], &[0, 1]].map(|starts| bytemuck::cast_slice::<u32, u8>(starts).to_vec());
+    let hashes = [3u64, 4].map(u64::to_le_bytes).concat();
+    for section in [&[ids][..], &starts, &[hashes]].concat() {
+        bytes.extend(section);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
-    };
-    section(&(0..9u16).flat_map(u16::to_le_bytes).collect::<Vec<_>>());
-    section(&[0u32, 2, 5, 9].iter().flat_map(|start| start.to_le_bytes()).collect::<Vec<_>>());
-    section(&[0u32, 1, 3].iter().flat_map(|start| start.to_le_bytes()).collect::<Vec<_>>());
-    section(&[0u32, 1].iter().flat_map(|source| source.to_le_bytes()).collect::<Vec<_>>());
-    section(&[3u64, 4].iter().flat_map(|hash| hash.to_le_bytes()).collect::<Vec<_>>());
+    }
     vec![bytes]
 }
 

@@ -19,6 +19,7 @@ mod model;
 mod task;
 mod tokenizer;
 
+pub use binary::tensorflow_index;
 use engine::io::limits::{
     self,
     text::{LARGEST_WINDOW, ZSTD_MAGIC},

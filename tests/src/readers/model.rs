@@ -1,6 +1,7 @@
 //! Texts that describe models, tokenizers, runs and data sets.
 
 use super::{golden_files, tokenizer::small_tokenizer, with_file, with_folder};
+use crate::run_folder::copy;
 use albert::{
     AlbertConfig, ablate,
     checkpoint::ModelFolder,
@@ -80,12 +81,7 @@ pub(super) fn shard_index(bytes: &[u8]) -> bool {
     with_folder(|folder| {
         let folder = folder.join("sharded");
         if !folder.is_dir() {
-            fs::create_dir(&folder).expect("a folder");
-            let golden = super::golden().join("checkpoints/bert-ForSequenceClassification-sharded");
-            for file in fs::read_dir(golden).expect("golden files") {
-                let file = file.expect("a golden file");
-                fs::copy(file.path(), folder.join(file.file_name())).expect("a copy");
-            }
+            copy(&super::golden().join("checkpoints/bert-ForSequenceClassification-sharded"), &folder);
         }
         fs::write(folder.join("model.safetensors.index.json"), bytes).expect("a file in the temporary folder");
         let Ok(model) = ModelFolder::open(&folder) else { return false };

@@ -17,17 +17,25 @@ pub(super) fn small_tokenizer() -> Tokenizer {
 /// A text with what tokenizers stumble over.
 const TEXT: &str = "The café's 20,000 «ＡＢ» naïve ΑΣ.\u{301} [MASK] 日本 \u{1F600}\u{200D}\t(1)";
 
-/// Encodes a text with a tokenizer that was loaded; true if the tokenizer can.
+/// Encodes a text with a tokenizer that was loaded, in each way; true if the tokenizer can.
 fn encodes(tokenizer: &Tokenizer) -> bool {
     let Ok(encoding) = tokenizer.encode_with_offsets(TEXT) else { return false };
     for &(start, end) in &encoding.offsets {
         assert!(TEXT.get(start..end).is_some(), "bytes {start} to {end} are no range of characters");
     }
+    assert_eq!(tokenizer.encode(TEXT).expect("encoded before"), encoding.ids);
+    assert_eq!(tokenizer.encode_batch(&[TEXT]).expect("encoded before")[0], encoding.ids, "as a batch");
+    tokenizer.check_ids(&encoding.ids).expect("ids of the vocabulary");
     true
 }
 
 pub(super) fn spiece(bytes: &[u8]) -> bool {
-    with_file("spiece.model", bytes, |path| Tokenizer::load(path).is_ok_and(|tokenizer| encodes(&tokenizer)))
+    with_file("spiece.model", bytes, |path| {
+        let Ok(tokenizer) = Tokenizer::load(path) else { return false };
+        let written = tokenizer.to_spiece().expect("it came from a model");
+        Tokenizer::from_spiece(&written, Cleaning::default(), path).expect("written by us");
+        encodes(&tokenizer)
+    })
 }
 
 pub(super) fn spiece_seeds() -> Vec<Vec<u8>> {

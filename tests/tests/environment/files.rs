@@ -28,49 +28,33 @@ pub(crate) fn rows() -> Vec<Situation> {
         let to = |path: &str| command.replace("{}", path);
         // Inputs are missing as well: outputs are checked before any work.
         let early = to(&format!("missing/{file}")).replace("$T", "/nowhere");
-        rows.push(row("missing folder", name, early).fails("missing does not exist").then("test ! -e missing"));
-        rows.push(row("a folder of that name", name, format!("mkdir {file}; {}", to(file))).fails("folder"));
-        rows.push(
-            row("a file as folder", name, format!("touch f; {}", to(&format!("f/{file}")))).fails(&format!("f/{file}")),
-        );
-        rows.push(
+        let fifo = format!("mkfifo {file}; cat {file} > got & {}; code=$?; wait; exit $code", to(file));
+        let planted = format!("echo precious > victim; ln -s victim .{file}.partial; {}", to(file));
+        let limited = format!("echo old > {file}; trap '' XFSZ; ulimit -f 0; {} 2> /dev/full", to(file));
+        let below = format!("f/{file}");
+        rows.extend([
+            row("missing folder", name, early).fails("missing does not exist").then("test ! -e missing"),
+            row("a folder of that name", name, format!("mkdir {file}; {}", to(file))).fails("folder"),
+            row("a file as folder", name, format!("touch f; {}", to(&below))).fails(&below),
             row("link to /dev/null", name, format!("ln -s /dev/null {file}; {}", to(file)))
                 .then(&format!("test -L {file} && test -c /dev/null")),
-        );
-        rows.push(
             row("link to /dev/full", name, format!("ln -s /dev/full {file}; {}", to(file))).fails("No space left"),
-        );
-        rows.push(
-            row("FIFO", name, format!("mkfifo {file}; cat {file} > got & {}; code=$?; wait; exit $code", to(file)))
-                .then(&format!("test -p {file} && test -s got")),
-        );
-        rows.push(
-            row("planted link", name, format!("echo precious > victim; ln -s victim .{file}.partial; {}", to(file)))
-                .ends_with(&[0, 1])
-                .then("test \"$(cat victim)\" = precious"),
-        );
-        rows.push(
-            row(
-                "files of 0 bytes at most",
-                name,
-                format!("echo old > {file}; trap '' XFSZ; ulimit -f 0; {} 2> /dev/full", to(file)),
-            )
-            .ends_with(&[1])
-            .then(&format!("test \"$(cat {file})\" = old")),
-        );
+            row("FIFO", name, fifo).then(&format!("test -p {file} && test -s got")),
+            row("planted link", name, planted).ends_with(&[0, 1]).then("test \"$(cat victim)\" = precious"),
+            row("files of 0 bytes at most", name, limited)
+                .ends_with(&[1])
+                .then(&format!("test \"$(cat {file})\" = old")),
+        ]);
     }
     for (name, command) in FOLDERS {
         let to = |path: &str| command.replace("{}", path);
-        rows.push(
+        let link = format!("ln -s nowhere/at/all out; {}", to("out"));
+        rows.extend([
             row("a file of that name", name, format!("echo x > out; {}", to("out"))).fails("out").then("test -f out"),
-        );
-        rows.push(row("below a file", name, format!("echo x > f; {}", to("f/out"))).fails("f").then("test -f f"));
-        rows.push(row("device as folder", name, to("/dev/null")).fails("/dev/null").then("test -c /dev/null"));
-        rows.push(
-            row("dangling link", name, format!("ln -s nowhere/at/all out; {}", to("out")))
-                .fails("out")
-                .then("test -L out"),
-        );
+            row("below a file", name, format!("echo x > f; {}", to("f/out"))).fails("f").then("test -f f"),
+            row("device as folder", name, to("/dev/null")).fails("/dev/null").then("test -c /dev/null"),
+            row("dangling link", name, link).fails("out").then("test -L out"),
+        ]);
     }
     rows.extend(devices());
     rows.extend(inputs());
@@ -102,6 +86,13 @@ fn devices() -> Vec<Situation> {
 
 fn inputs() -> Vec<Situation> {
     let train = |input: &str| format!("$A tokenizer train {input} --vocab-size 200 -o v.json");
+    let build = "$A data build /dev/zero --tokenizer $T/tokenizer.json -o out";
+    let encode = "$A tokenizer encode --tokenizer /dev/zero < /dev/null";
+    let predict = "$A predict --model $T/tuned --input /dev/zero --output p.jsonl";
+    let harmed = |name: &str, harm: &str| {
+        row("input", name, format!("cp -r $T/run m; {harm}; $A fill-mask --model m '[MASK]'"))
+            .fails("model.safetensors")
+    };
     vec![
         row("input", "a process substitution", train("<(cat $T/text.txt)")).then("cmp v.json $T/tokenizer.json"),
         row("input", "/dev/stdin", format!("cat $T/text.txt | {}", train("/dev/stdin")))
@@ -111,45 +102,16 @@ fn inputs() -> Vec<Situation> {
         row("input", "a missing file", train("nowhere")).fails("nowhere: no such file"),
         row("input", "an endless device under 500 MB", format!("ulimit -v 500000; {}", train("/dev/zero")))
             .ends_with(&[1]),
-        row(
-            "input",
-            "an endless device as shards' text",
-            // 256 MiB are read, in a buffer that doubles.
-            "ulimit -v 1000000; $A data build /dev/zero --tokenizer $T/tokenizer.json -o out",
-        )
-        .ends_with(&[1])
-        .says("from a pipe, a device or a compressed file"),
-        row(
-            "input",
-            "an endless device as tokenizer",
-            "ulimit -v 500000; $A tokenizer encode --tokenizer /dev/zero < /dev/null",
-        )
-        .ends_with(&[1]),
-        row(
-            "input",
-            "an endless device as examples",
-            "ulimit -v 500000; $A predict --model $T/tuned --input /dev/zero --output p.jsonl",
-        )
-        .ends_with(&[1]),
+        // 256 MiB are read, in a buffer that doubles.
+        row("input", "an endless device as shards' text", format!("ulimit -v 1000000; {build}"))
+            .ends_with(&[1])
+            .says("from a pipe, a device or a compressed file"),
+        row("input", "an endless device as tokenizer", format!("ulimit -v 500000; {encode}")).ends_with(&[1]),
+        row("input", "an endless device as examples", format!("ulimit -v 500000; {predict}")).ends_with(&[1]),
         row("input", "a link to itself", "ln -s loop loop; $A embed --model $T/run loop").fails("loop"),
-        row(
-            "input",
-            "a model folder without its weights",
-            "cp -r $T/run m; rm m/model.safetensors; $A fill-mask --model m '[MASK]'",
-        )
-        .fails("model.safetensors"),
-        row(
-            "input",
-            "weights cut short",
-            "cp -r $T/run m; truncate -s -100 m/model.safetensors; $A fill-mask --model m '[MASK]'",
-        )
-        .fails("model.safetensors"),
-        row(
-            "input",
-            "/dev/null as weights",
-            "cp -r $T/run m; ln -sf /dev/null m/model.safetensors; $A fill-mask --model m '[MASK]'",
-        )
-        .fails("model.safetensors"),
+        harmed("a model folder without its weights", "rm m/model.safetensors"),
+        harmed("weights cut short", "truncate -s -100 m/model.safetensors"),
+        harmed("/dev/null as weights", "ln -sf /dev/null m/model.safetensors"),
         row(
             "input",
             "output is the input",

@@ -74,14 +74,35 @@ fn rights() -> Vec<Situation> {
     .collect()
 }
 
+/// `command` with files of `kib` KiB at most, its messages excepted; SIGXFSZ is ignored, so that a write fails, as on a full disk.
+fn limited(kib: u32, command: &str) -> String {
+    format!("trap '' XFSZ; (ulimit -f {kib}; {command}) 2>&1 | cat >&2; exit ${{PIPESTATUS[0]}}")
+}
+
 fn resources() -> Vec<Situation> {
     let mut rows = Vec::new();
     for kib in [0, 1, 8, 32, 64] {
-        let script = format!(
-            "trap '' XFSZ; (ulimit -f {kib}; pretrain -o out run.checkpoint_interval=4) 2>&1 | cat >&2; exit ${{PIPESTATUS[0]}}"
+        let script = limited(kib, "pretrain -o out run.checkpoint_interval=4");
+        rows.push(
+            row("file size", format!("pretrain, {kib} KiB at most"), script)
+                .fails("File too large")
+                .then("pretrain -o out run.checkpoint_interval=4 --resume"),
         );
-        rows.push(row("file size", format!("pretrain, {kib} KiB at most"), script).fails("File too large"));
     }
+    let later = format!(
+        "pretrain -o out && cp -r out whole; rm $(ls out/checkpoints/*.safetensors | tail -n 1); cp -r out before; {}",
+        limited(64, "pretrain -o out --resume")
+    );
+    let old = "for file in before/checkpoints/*; do cmp $file out/checkpoints/${file##*/} || exit 1; done";
+    let build = limited(4, "$A data build $T/text.txt --tokenizer $T/tokenizer.json -o out");
+    rows.extend([
+        row("file size", "a later checkpoint cannot be written", later)
+            .fails("File too large")
+            .then(&format!("{old}; pretrain -o out --resume && same_run out whole")),
+        row("file size", "the data that were there stay", format!("cp -r $T/data out; {build}"))
+            .fails("cannot write")
+            .then("diff -r out $T/data"),
+    ]);
     rows.push(
         row("file size", "SIGXFSZ is not ignored", "ulimit -f 8; pretrain -o out run.checkpoint_interval=4")
             .ends_with(&[1, 153])

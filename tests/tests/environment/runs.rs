@@ -1,6 +1,9 @@
 //! Several processes in one folder, and signals.
 
-use crate::situation::{Situation, row};
+use crate::{
+    situation::{Situation, row},
+    streams::LONG,
+};
 
 pub(crate) fn rows() -> Vec<Situation> {
     let mut rows = together();
@@ -19,59 +22,12 @@ fn at_once(count: usize, command: &str, ends: &str) -> String {
 fn together() -> Vec<Situation> {
     let mut rows = Vec::new();
     for count in [2, 4] {
-        let some = "test $zero -ge 1";
-        rows.push(
-            row(
-                "at once",
-                format!("{count} pretrain into one folder"),
-                at_once(count, "pretrain -o out schedule.steps=4 evaluation.interval=0", some),
-            )
-            .then("same_run out $T/run"),
-        );
-        rows.push(
-            row(
-                "at once",
-                format!("{count} data build into one folder"),
-                at_once(count, "$A data build $T/text.txt --tokenizer $T/tokenizer.json -o out", some),
-            )
-            .then("diff -r out $T/data"),
-        );
-        rows.push(
-            row(
-                "at once",
-                format!("{count} tokenizer train to one file"),
-                at_once(count, "$A tokenizer train $T/text.txt --vocab-size 200 -o v.json", some),
-            )
-            .then("cmp v.json $T/tokenizer.json"),
-        );
-        rows.push(
-            row("at once", format!("{count} convert into one folder"), at_once(count, "$A convert --from $T/run --to out", some))
-                .then("cmp out/model.safetensors $T/run/model.safetensors && test -s out/config.json && test -s out/tokenizer.json"),
-        );
-        rows.push(
-            row("at once", format!("{count} finetune into one folder"), at_once(count, "finetune -o out", some))
-                .then("test -s out/model.safetensors && test -s out/config.json"),
-        );
-        rows.push(
-            row(
-                "at once",
-                format!("{count} ablate share one folder"),
-                at_once(
-                    count,
-                    "$A ablate $T/plan.toml -o out",
-                    "test $zero = {count}".replace("{count}", &count.to_string()).as_str(),
-                ),
-            )
-            .then("test -s out/table.md"),
-        );
-        rows.push(
-            row(
-                "at once",
-                format!("{count} predict to one file"),
-                at_once(count, "$A predict --model $T/tuned --input $T/task/dev.tsv --output p.jsonl", some),
-            )
-            .then("test $(wc -l < p.jsonl) = 2"),
-        );
+        for (name, command, whole) in LONG {
+            let all = format!("test $zero = {count}");
+            // Runs of an ablation are shared.
+            let ends = if name == "ablate" { &all } else { "test $zero -ge 1" };
+            rows.push(row("at once", format!("{count} times {name}"), at_once(count, command, ends)).then(whole));
+        }
     }
     rows.push(
         row("at once", "a run and its resumption", "run -o out schedule.steps=2000 run.checkpoint_interval=10 2> log & wait_for 'memory at' log; pretrain -o out schedule.steps=2000 run.checkpoint_interval=10 --resume; code=$?; kill -TERM %1; wait; exit $code")

@@ -3,13 +3,15 @@
 use crate::situation::{Situation, row};
 
 /// Commands whose result is their output, and their names here.
-const PRINTING: [(&str, &str); 17] = [
+const PRINTING: [(&str, &str); 20] = [
     ("help", "$A --help"),
+    ("help of a command", "$A pretrain --help"),
     ("version", "$A --version"),
     ("info", "$A info base"),
     ("info --json", "$A info base --json"),
     ("doctor", "$A doctor --seconds 0"),
     ("kernels list", "$A kernels list --arch sm_80 activation"),
+    ("kernels ptx", "$A kernels ptx activation.forward-bf16-sm80-128x8-tanh --arch sm_80"),
     ("data inspect", "$A data inspect $T/data --tokenizer $T/tokenizer.json --seq 64"),
     ("fill-mask", "$A fill-mask --model $T/run 'the [MASK]'"),
     ("embed", "$A embed --model $T/run $T/text.txt"),
@@ -20,17 +22,24 @@ const PRINTING: [(&str, &str); 17] = [
     ("evaluate", "$A evaluate --model $T/tuned --data $T/task"),
     ("evaluate --json -", "$A evaluate --model $T/tuned --data $T/task --json -"),
     ("answer", "$A answer --model $T/finder --context-file $T/text.txt where"),
+    ("convert", "$A convert --from $T/run --to out"),
     ("bench", "$A bench gelu --m 3 --n 8 --seconds 0 --rounds 1"),
 ];
 
 /// Long commands that write files, and the check that the files exist.
-const LONG: [(&str, &str, &str); 6] = [
+pub(crate) const LONG: [(&str, &str, &str); 8] = [
     ("tokenizer train", "$A tokenizer train $T/text.txt --vocab-size 200 -o out", "cmp out $T/tokenizer.json"),
     ("data build", "$A data build $T/text.txt --tokenizer $T/tokenizer.json -o out", "diff -r out $T/data"),
     ("pretrain", "pretrain -o out schedule.steps=4 evaluation.interval=0", "same_run out $T/run"),
-    ("finetune", "finetune -o out", "test -s out/model.safetensors"),
+    ("finetune", "finetune -o out", "test -s out/model.safetensors && test -s out/config.json"),
     ("ablate", "$A ablate $T/plan.toml -o out", "test -s out/table.md"),
-    ("convert", "$A convert --from $T/run --to out", "cmp out/model.safetensors $T/run/model.safetensors"),
+    ("evaluate --json", "$A evaluate --model $T/tuned --data $T/task --json out", "test -s out"),
+    ("predict", "$A predict --model $T/tuned --input $T/task/dev.tsv --output p.jsonl", "test $(wc -l < p.jsonl) = 2"),
+    (
+        "convert",
+        "$A convert --from $T/run --to out",
+        "cmp out/model.safetensors $T/run/model.safetensors && test -s out/config.json && test -s out/tokenizer.json",
+    ),
 ];
 
 pub(crate) fn rows() -> Vec<Situation> {
@@ -39,6 +48,7 @@ pub(crate) fn rows() -> Vec<Situation> {
         rows.push(row("closed pipe", name, format!("no_reader; {command} >&7")));
         rows.push(row("full device", name, format!("{command} > /dev/full")).fails("cannot write to standard output"));
         rows.push(row("standard error closed pipe", name, format!("no_reader; {command} 2>&7")));
+        rows.push(row("standard error full", name, format!("{command} 2> /dev/full")));
     }
     for (name, command, whole) in LONG {
         rows.push(row("nobody listens", name, format!("no_reader; {command} >&7 2>&7")).then(whole));
@@ -48,8 +58,11 @@ pub(crate) fn rows() -> Vec<Situation> {
         rows.push(row("streams closed at the start", name, format!("{command} <&- >&- 2>&-")).then(whole));
     }
     for (name, stream) in [("0", "<&-"), ("1", ">&-"), ("2", "2>&-")] {
-        let script = format!("$A info base {stream}");
-        rows.push(row("stream closed at the start", name, script));
+        let (_, train, whole) = LONG[0];
+        rows.push(row("stream closed at the start", name, format!("$A info base {stream}")));
+        rows.push(
+            row("stream closed at the start", format!("{name}, a file"), format!("{train} {stream}")).then(whole),
+        );
     }
     rows.extend([
         row("closed pipe", "head takes one line", "set -o pipefail; $A kernels list activation | head -n 1 | grep -q kernel"),

@@ -1,7 +1,10 @@
 //! Inputs of the situations: a corpus, its vocabulary and shards, a tiny model of each kind, and the program, in one folder that
 //! every user may read.
 
-use albert_tests::{program::program, run_folder::World};
+use albert_tests::{
+    program::program,
+    run_folder::{World, files},
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -12,7 +15,7 @@ use std::{
 /// The folder and its contents before the first situation.
 pub(crate) struct Template {
     world: World,
-    before: BTreeMap<PathBuf, u64>,
+    before: BTreeMap<String, u64>,
     pub(crate) is_root: bool,
 }
 
@@ -23,7 +26,7 @@ impl Template {
         fs::copy(program(), world.path("albert")).expect("the program can be copied");
         open_to_all(world.path("").as_path());
         let is_root = fs::metadata("/proc/self").is_ok_and(|this| this.uid() == 0);
-        let before = sizes(&world.path(""));
+        let before = hashes(&world.path(""));
         Self { world, before, is_root }
     }
 
@@ -37,9 +40,9 @@ impl Template {
     }
 
     /// Files that were added, removed or changed.
-    pub(crate) fn changed(&self) -> Vec<PathBuf> {
-        let now = sizes(&self.folder());
-        let differs = |path: &&PathBuf| self.before.get(*path) != now.get(*path);
+    pub(crate) fn changed(&self) -> Vec<String> {
+        let now = hashes(&self.folder());
+        let differs = |name: &&String| self.before.get(*name) != now.get(*name);
         let mut changed: Vec<_> = self.before.keys().chain(now.keys()).filter(differs).cloned().collect();
         changed.dedup();
         changed
@@ -47,17 +50,8 @@ impl Template {
 }
 
 /// A hash of every file below `folder`.
-fn sizes(folder: &Path) -> BTreeMap<PathBuf, u64> {
-    let mut all = BTreeMap::new();
-    for entry in fs::read_dir(folder).expect("the folder can be read") {
-        let path = entry.expect("the folder can be read").path();
-        if path.is_dir() {
-            all.extend(sizes(&path));
-        } else {
-            all.insert(path.clone(), engine::io::hash64(&fs::read(&path).expect("it was just listed")));
-        }
-    }
-    all
+fn hashes(folder: &Path) -> BTreeMap<String, u64> {
+    files(folder).into_iter().map(|(name, bytes)| (name, engine::io::hash64(&bytes))).collect()
 }
 
 /// Every user may read the folder; only root may write it.

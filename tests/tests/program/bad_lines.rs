@@ -1,68 +1,60 @@
 //! One bad line costs one line: streams and files of examples with what is found in them, and what is written for each line.
 
-use albert_tests::{
-    program::{Finished, albert, finish, finish_with_input},
-    run_folder::World,
-};
+use albert_tests::{program::Finished, run_folder::World};
 use serde_json::Value;
-use std::{fs, path::Path};
+use std::fs;
 
 /// A world with a tagger.
 fn world() -> World {
     let world = World::with_models();
-    fs::create_dir_all(world.path("tags")).unwrap();
     for name in ["tags/train.conll", "tags/dev.conll"] {
-        fs::write(world.path(name), "rain B-W\nfalls O\n\nthe O\nsun B-W\n").unwrap();
+        world.write(name, "rain B-W\nfalls O\n\nthe O\nsun B-W\n");
     }
-    let [run_folder, tags, tagger] = ["run", "tags", "tagger"].map(|name| world.text_path(name));
-    run(&["finetune", "tag", "--model", &run_folder, "--data", &tags, "-o", &tagger, "--steps", "1"]).succeeds();
+    world.run("finetune tag --model run --data tags -o tagger --steps 1").succeeds();
     world
-}
-
-fn run(arguments: &[&str]) -> Finished {
-    finish(&mut albert(arguments))
 }
 
 fn objects(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
+/// For each entry whether its `field` is null.
+fn nulls(entries: &[Value], field: &str) -> Vec<bool> {
+    entries.iter().map(|entry| entry[field].is_null()).collect()
+}
+
 /// Predictions of `model` for a file of `bytes` called `name`.
 fn predict(world: &World, model: &str, name: &str, bytes: impl AsRef<[u8]>) -> Finished {
-    fs::write(world.path(name), bytes).unwrap();
-    run(&["predict", "--model", &world.text_path(model), "--input", &world.text_path(name)])
+    world.write(name, bytes);
+    world.run(&format!("predict --model {model} --input {name}"))
 }
 
 #[test]
 fn streams_have_an_entry_for_each_line() {
     let world = world();
-    let [tuned, tagger, finder, folder, tokenizer] =
-        ["tuned", "tagger", "finder", "run", "tokenizer.json"].map(|name| world.text_path(name));
     let long = [b"x".repeat((16 << 20) + 9), b"\n".to_vec()].concat();
     let lines = [b"rain\n\nthe\tsun\nbad \xff\n".to_vec(), long, b"night\r\n".to_vec()].concat();
     // Command, field, and the numbers of the lines that are null.
-    let all: [(&[&str], &str, &[u64]); 4] = [
-        (&["classify", "--model", &tuned, "-"], "label", &[2, 4, 5]),
-        (&["classify", "--model", &tagger, "-"], "tags", &[4, 5]),
-        (&["embed", "--model", &folder, "-"], "embedding", &[4, 5]),
-        (&["tokenizer", "encode", "--tokenizer", &tokenizer, "-"], "ids", &[4, 5]),
-    ];
-    for (command, field, bad) in all {
-        let told = finish_with_input(&mut albert(&[command, &["--json"]].concat()), &lines).succeeds();
+    for (command, field, bad) in [
+        ("classify --model tuned -", "label", &[2, 4, 5][..]),
+        ("classify --model tagger -", "tags", &[4, 5]),
+        ("embed --model run -", "embedding", &[4, 5]),
+        ("tokenizer encode --tokenizer tokenizer.json -", "ids", &[4, 5]),
+    ] {
+        let told = world.run_with_input(&format!("{command} --json"), &lines).succeeds();
         let entries = objects(&told.stdout);
-        let null: Vec<u64> = (1..).zip(&entries).filter(|(_, one)| one[field].is_null()).map(|(at, _)| at).collect();
-        assert_eq!((entries.len(), &null[..]), (6, bad), "{command:?}: {}", told.stdout);
+        let null: Vec<bool> = (1..=6).map(|at| bad.contains(&at)).collect();
+        assert_eq!(nulls(&entries, field), null, "{command}: {}", told.stdout);
         for &at in bad {
-            let one = &entries[at as usize - 1];
-            assert_eq!((one["line"].as_u64(), one["error"].is_string()), (Some(at), true), "{command:?}: {one}");
+            let one = &entries[at - 1];
+            assert!(one["line"] == at && one["error"].is_string(), "{command}: {one}");
         }
         told.says(&[&format!("{} of 6 could not be used", bad.len()), &format!("standard input, line {}", bad[0])]);
-        let stop = [command, &["--json", "--on-error", "stop"]].concat();
-        let told = finish_with_input(&mut albert(&stop), &lines);
-        assert_eq!((told.code, told.stdout.lines().count() as u64), (Some(1), bad[0] - 1), "{}", told.stderr);
-        assert!(told.stderr.contains(&format!("line {}: ", bad[0])), "{}", told.stderr);
-        let told = finish_with_input(&mut albert(&[command, &["--max-errors", "1"]].concat()), &lines);
-        assert_eq!((told.code, told.stdout.lines().count() as u64), (Some(1), bad[1] - 1), "{}", told.stderr);
+        let told = world.run_with_input(&format!("{command} --json --on-error stop"), &lines);
+        assert_eq!(told.stdout.lines().count(), bad[0] - 1, "{}", told.stderr);
+        told.fails_with(&[&format!("line {}: ", bad[0])]);
+        let told = world.run_with_input(&format!("{command} --max-errors 1"), &lines);
+        assert_eq!(told.stdout.lines().count(), bad[1] - 1, "{}", told.stderr);
         told.fails_with(&["--max-errors 1", "is it the right file?"]);
     }
     let questions = concat!(
@@ -78,11 +70,9 @@ fn streams_have_an_entry_for_each_line() {
         }
     };
     for unit in ["chars", "bytes", "utf16"] {
-        let arguments = ["answer", "--model", &finder, "--json", "--top", "99", "--offsets", unit, "-"];
-        let told = finish_with_input(&mut albert(&arguments), questions.as_bytes()).succeeds();
-        let entries = objects(&told.stdout);
-        let null: Vec<bool> = entries.iter().map(|one| one["answer"].is_null()).collect();
-        assert_eq!(null, [false, true, true, true, false]);
+        let line = format!("answer --model finder --json --top 99 --offsets {unit} -");
+        let entries = objects(&world.run_with_input(&line, questions.as_bytes()).succeeds().stdout);
+        assert_eq!(nulls(&entries, "answer"), [false, true, true, true, false]);
         let answers = entries[0]["answers"].as_array().unwrap();
         assert!(!answers.is_empty());
         for answer in answers {
@@ -90,14 +80,10 @@ fn streams_have_an_entry_for_each_line() {
             assert_eq!(answer["text"], slice(unit, start..end), "{unit}");
         }
     }
-    let masks = b"a [MASK]\nno mask\nthe [MASK]\n";
-    let told = finish_with_input(&mut albert(&["fill-mask", "--model", &folder, "--json", "-"]), masks).succeeds();
-    assert_eq!(
-        objects(&told.stdout).iter().map(|one| one["masks"].is_null()).collect::<Vec<_>>(),
-        [false, true, false]
-    );
+    let told = world.run_with_input("fill-mask --model run --json -", b"a [MASK]\nno mask\nthe [MASK]\n").succeeds();
+    assert_eq!(nulls(&objects(&told.stdout), "masks"), [false, true, false]);
     let ids = b"7 8\nseven\n9999\n7\n";
-    let told = finish_with_input(&mut albert(&["tokenizer", "decode", "--tokenizer", &tokenizer]), ids).succeeds();
+    let told = world.run_with_input("tokenizer decode --tokenizer tokenizer.json", ids).succeeds();
     let lines: Vec<_> = told.stdout.lines().collect();
     assert!(lines.len() == 4 && lines[1].starts_with("null\tline 2: `seven`") && lines[2].starts_with("null\tline 3"));
 }
@@ -105,40 +91,36 @@ fn streams_have_an_entry_for_each_line() {
 #[test]
 fn null_in_each_format() {
     let world = world();
-    let [tuned, tagger, finder, folder, texts] =
-        ["tuned", "tagger", "finder", "run", "texts.txt"].map(|name| world.text_path(name));
-    fs::write(&texts, b"rain\n\xff\nsun\n").unwrap();
-    let array = world.path("v.npy");
-    run(&["embed", "--model", &folder, &texts, "-o", array.to_str().unwrap()]).succeeds().says(&["texts.txt:2: "]);
-    let bytes = fs::read(&array).unwrap();
+    world.write("texts.txt", b"rain\n\xff\nsun\n");
+    world.run("embed --model run texts.txt -o v.npy").succeeds().says(&["texts.txt:2: "]);
+    let bytes = fs::read(world.path("v.npy")).unwrap();
     let values: Vec<f32> = bytes[bytes.len() - 3 * 32 * 4..]
         .chunks_exact(4)
         .map(|four| f32::from_le_bytes(four.try_into().unwrap()))
         .collect();
     let rows: Vec<bool> = values.chunks_exact(32).map(|row| row.iter().all(|value| value.is_nan())).collect();
     assert_eq!(rows, [false, true, false]);
-    let told = run(&["embed", "--model", &folder, &texts]).succeeds();
+    let told = world.run("embed --model run texts.txt").succeeds();
     assert_eq!(told.stdout.lines().nth(1), Some("null"));
-    let told = run(&["classify", "--model", &tuned, "--input", &texts, "--with-input"]).succeeds();
+    let told = world.run("classify --model tuned --input texts.txt --with-input").succeeds();
     let columns: Vec<usize> = told.stdout.lines().map(|line| line.matches('\t').count()).collect();
     assert_eq!(columns, [2, 2, 2], "{}", told.stdout);
 
     let written = |model: &str, name: &str, text: &str, output: &str| {
-        fs::write(world.path(name), text).unwrap();
-        let out = world.text_path(output);
-        run(&["predict", "--model", model, "--input", &world.text_path(name), "-o", &out]).succeeds();
-        fs::read_to_string(out).unwrap()
+        world.write(name, text);
+        world.run(&format!("predict --model {model} --input {name} -o {output}")).succeeds();
+        fs::read_to_string(world.path(output)).unwrap()
     };
-    let table = written(&tuned, "t.csv", "id,text\r\n\"a\tb\",rain\r\nc,\r\nd,sun\r\n", "t.tsv");
+    let table = written("tuned", "t.csv", "id,text\r\n\"a\tb\",rain\r\nc,\r\nd,sun\r\n", "t.tsv");
     let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split('\t').collect()).collect();
     assert!(rows.len() == 4 && rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
     assert_eq!((rows[1][0], rows[2][0], rows[2][1], rows[3][0]), ("a\\tb", "c", "null", "d"));
-    let sentences = written(&tagger, "s.conll", "# sent_id = 1\nrain O\n\nsun O\nsea\n\nwind O\n", "o.conll");
+    let sentences = written("tagger", "s.conll", "# sent_id = 1\nrain O\n\nsun O\nsea\n\nwind O\n", "o.conll");
     assert!(sentences.starts_with("rain\t") && sentences.contains("\n\n# null line 5: 1 columns"), "{sentences}");
     assert!(sentences.trim_end().lines().last().unwrap().starts_with("wind\t"), "{sentences}");
     let questions = "{\"id\":\"a\",\"question\":\"q\",\"context\":\"rain\"}\n{\"id\":\"b\",\"question\":1,\"context\":\"x\"}\n\
                      {\"id\":\"c\",\"question\":\"q\",\"context\":\"sun\",\"answers\":{\"text\":[],\"answer_start\":[]}}\n";
-    let answers: Value = serde_json::from_str(&written(&finder, "q.jsonl", questions, "q.json")).unwrap();
+    let answers: Value = serde_json::from_str(&written("finder", "q.jsonl", questions, "q.json")).unwrap();
     assert_eq!(answers.as_object().unwrap().keys().collect::<Vec<_>>(), ["a", "c"]);
 }
 
@@ -171,15 +153,12 @@ fn files_as_other_programs_write_them_are_read() {
     for (name, bytes, count, bad) in cases {
         let told = predict(&world, "tuned", name, &bytes).succeeds();
         let entries = objects(&told.stdout);
-        let lines: Vec<u64> =
-            entries.iter().filter(|one| one["label"].is_null()).map(|one| one["line"].as_u64().unwrap()).collect();
+        let null = entries.iter().filter(|one| one["label"].is_null());
+        let lines: Vec<u64> = null.map(|one| one["line"].as_u64().unwrap()).collect();
         assert_eq!((entries.len(), &lines[..]), (count, bad), "{name}: {}{}", told.stdout, told.stderr);
         // Ids are numbers of rows, also behind one without a prediction.
-        assert!(
-            (0..).zip(&entries).all(|(at, one): (usize, _)| one["id"] == *at.to_string() || one["label"].is_null()),
-            "{name}: {}",
-            told.stdout
-        );
+        let is_row = |(at, one): (usize, &Value)| one["id"] == *at.to_string() || one["label"].is_null();
+        assert!((0..).zip(&entries).all(is_row), "{name}: {}", told.stdout);
     }
     predict(&world, "tuned", "surrogate.jsonl", "{\"text\": \"a \\ud83d\"}\n").succeeds().says(&["lone surrogate"]);
     predict(&world, "tuned", "pipes.csv", "text|label\na|wet\n").fails_with(&["pipes.csv:1: ", "delimiter", "'|'"]);
@@ -190,23 +169,18 @@ fn files_as_other_programs_write_them_are_read() {
         ("t.conll", "# newdoc\n# text = rain falls\nrain ?\nfalls ?\n\nsun ?\n"),
     ] {
         let entries = objects(&predict(&world, "tagger", name, text).succeeds().stdout);
-        assert_eq!(
-            entries.iter().map(|one| one["tags"].as_array().unwrap().len()).collect::<Vec<_>>(),
-            [2, 1],
-            "{name}"
-        );
+        let words: Vec<usize> = entries.iter().map(|one| one["tags"].as_array().unwrap().len()).collect();
+        assert_eq!(words, [2, 1], "{name}");
     }
     // Standard input has no name that tells its kind.
-    let [tuned, tagger] = ["tuned", "tagger"].map(|name| world.text_path(name));
-    for (model, text, field, nulls) in [
-        (&tagger, "{\"tokens\":[\"rain\"]}\n{\"tokens\":[\"sun\"]}\n", "tags", [false, false]),
-        (&tagger, "rain\n\nsun\n", "tags", [false, false]),
-        (&tuned, "{\"text\":\n{\"text\":\"sun\"}\n", "label", [true, false]),
-        (&tuned, "[{\"text\":\"sun\"},\n{\"text\":{}}]", "label", [false, true]),
+    for (model, text, field, expected) in [
+        ("tagger", "{\"tokens\":[\"rain\"]}\n{\"tokens\":[\"sun\"]}\n", "tags", [false, false]),
+        ("tagger", "rain\n\nsun\n", "tags", [false, false]),
+        ("tuned", "{\"text\":\n{\"text\":\"sun\"}\n", "label", [true, false]),
+        ("tuned", "[{\"text\":\"sun\"},\n{\"text\":{}}]", "label", [false, true]),
     ] {
-        let told = finish_with_input(&mut albert(&["predict", "--model", model, "--input", "-"]), text.as_bytes());
-        let entries = objects(&told.succeeds().stdout);
-        assert_eq!(entries.iter().map(|one| one[field].is_null()).collect::<Vec<_>>(), nulls, "{text}");
+        let told = world.run_with_input(&format!("predict --model {model} --input -"), text.as_bytes()).succeeds();
+        assert_eq!(nulls(&objects(&told.stdout), field), expected, "{text}");
     }
     // A word without pieces changes no other word.
     let tags = |text: &str| objects(&predict(&world, "tagger", "z.conll", text).succeeds().stdout)[0].clone();
@@ -218,24 +192,19 @@ fn files_as_other_programs_write_them_are_read() {
 #[test]
 fn training_files_stop_unless_told_and_answers_may_be_elsewhere() {
     let world = World::with_models();
-    let rows = "text\tlabel\nrain\twet\n\tdry\nthe sun\tdry\nnight\twet\n";
-    fs::write(world.path("bad.tsv"), rows).unwrap();
-    let [bad, tuned, folder] = ["bad.tsv", "tuned", "run"].map(|name| world.text_path(name));
-    let evaluate = ["evaluate", "--model", &tuned, "--data", &bad];
-    run(&evaluate).fails_with(&["bad.tsv:3: the text is empty"]);
-    let told = run(&[&evaluate[..], &["--on-error", "skip", "--json"]].concat()).succeeds();
+    world.write("bad.tsv", "text\tlabel\nrain\twet\n\tdry\nthe sun\tdry\nnight\twet\n");
+    let evaluate = "evaluate --model tuned --data bad.tsv";
+    world.run(evaluate).fails_with(&["bad.tsv:3: the text is empty"]);
+    let told = world.run(&format!("{evaluate} --on-error skip --json")).succeeds();
     let figures: Value = serde_json::from_str(&told.stdout).unwrap();
     assert_eq!(figures["count"], 3);
-    assert!(
-        figures["confusions"][0]["truth_label"].is_string() && figures["confusions"][0]["predicted_label"].is_string()
-    );
+    let confusion = &figures["confusions"][0];
+    assert!(confusion["truth_label"].is_string() && confusion["predicted_label"].is_string());
     told.says(&["bad.tsv:3: skipped: the text is empty"]);
-    let out = world.text_path("skipped");
-    let tune = ["finetune", "classify", "--model", &folder, "--train", &bad, "-o", &out, "--steps", "1"];
-    run(&tune).fails_with(&["bad.tsv:3: "]);
-    run(&[&tune[..], &["--on-error", "skip"]].concat())
-        .succeeds()
-        .says(&["skipped: the text is empty", "too few to choose"]);
+    let tune = "finetune classify --model run --train bad.tsv -o skipped --steps 1";
+    world.run(tune).fails_with(&["bad.tsv:3: "]);
+    let skipped = ["skipped: the text is empty", "too few to choose"];
+    world.run(&format!("{tune} --on-error skip")).succeeds().says(&skipped);
 
     let paragraph = |answers: &str| {
         format!(
@@ -254,40 +223,33 @@ fn training_files_stop_unless_told_and_answers_may_be_elsewhere() {
         ("s.json", format!("[{}]", flat.trim()), "train: 1 examples"),
         ("s.json", flat.to_owned(), "train: 1 examples"),
     ] {
-        fs::write(world.path(name), &text).unwrap();
-        let (train, out) = (world.text_path(name), world.path("q"));
-        let _ = fs::remove_dir_all(&out);
-        let arguments = ["finetune", "qa", "--model", &folder, "--train", &train, "-o", out.to_str().unwrap()];
-        let told = run(&[&arguments[..], &["--steps", "1", "data.dev_share=0"]].concat()).succeeds().says(&[said]);
-        assert!(!told.stderr.contains("elsewhere") && Path::new(&train).is_file());
+        world.write(name, text);
+        let _ = fs::remove_dir_all(world.path("q"));
+        let tune = format!("finetune qa --model run --train {name} -o q --steps 1 data.dev_share=0");
+        let told = world.run(&tune).succeeds().says(&[said]);
+        assert!(!told.stderr.contains("elsewhere"), "{}", told.stderr);
     }
-    fs::write(world.path("s.json"), paragraph("{\"text\": \"rain\", \"answer_start\": \"x\"}")).unwrap();
-    let arguments =
-        ["finetune", "qa", "--model", &folder, "--train", &world.text_path("s.json"), "-o", &world.text_path("n")];
-    run(&arguments).fails_with(&["s.json: question \"2\": answer_start is \"x\""]);
+    world.write("s.json", paragraph("{\"text\": \"rain\", \"answer_start\": \"x\"}"));
+    let told = world.run("finetune qa --model run --train s.json -o n");
+    told.fails_with(&["s.json: question \"2\": answer_start is \"x\""]);
 }
 
 #[test]
 fn names_of_other_formats_are_refused_before_work() {
     let world = World::with_models();
-    let [folder, tuned, texts] = ["run", "tuned", "text.txt"].map(|name| world.text_path(name));
-    let no_model = world.text_path("none");
-    for name in ["v.parquet", "v.npz", "v.pt", "v.safetensors", "v.npy.gz", "v.jsonl.gz", "v.csv", "v.h5", "v.json"] {
-        let out = world.text_path(name);
-        run(&["embed", "--model", &no_model, &texts, "-o", &out]).fails_with(&[&name[1..name.len().min(4)], "name"]);
-        run(&["classify", "--model", &no_model, "--input", &texts, "-o", &out]).fails_with(&["name"]);
+    for name in "v.parquet v.npz v.pt v.safetensors v.npy.gz v.jsonl.gz v.csv v.h5 v.json".split(' ') {
+        let embed = world.run(&format!("embed --model none text.txt -o {name}"));
+        embed.fails_with(&[&name[1..name.len().min(4)], "name"]);
+        world.run(&format!("classify --model none --input text.txt -o {name}")).fails_with(&["name"]);
         assert!(!world.path(name).exists(), "{name}");
     }
-    let model = world.text_path("v.model");
-    run(&["tokenizer", "train", &no_model, "-o", &model]).fails_with(&["v.model", "ends in .json"]);
+    world.run("tokenizer train none -o v.model").fails_with(&["v.model", "ends in .json"]);
     for name in ["t.jsonl", "t.csv", "t.tsv.gz", "t.parquet", "t.json.zst", "t.xlsx"] {
-        fs::write(world.path(name), "{\"a\": {\"text\": \"rain\"}}\n").unwrap();
-        run(&["embed", "--model", &no_model, &world.text_path(name)]).fails_with(&[name, "expected"]);
+        world.write(name, "{\"a\": {\"text\": \"rain\"}}\n");
+        world.run(&format!("embed --model none {name}")).fails_with(&[name, "expected"]);
     }
-    let told =
-        run(&["embed", "--model", &folder, "--field", "a.text", "--json", "--with-input", &world.text_path("t.jsonl")]);
+    let told = world.run("embed --model run --field a.text --json --with-input t.jsonl");
     assert_eq!(objects(&told.succeeds().stdout)[0]["text"], "rain");
     predict(&world, "tuned", "p.parquet", "PAR1").fails_with(&["p.parquet", "expected a name that ends in"]);
-    run(&["predict", "--model", &tuned, "--input", &world.text_path("task/dev.tsv"), "-o", &world.text_path("p.csv")])
-        .fails_with(&["p.csv", "expected a"]);
+    world.run("predict --model tuned --input task/dev.tsv -o p.csv").fails_with(&["p.csv", "expected a"]);
 }

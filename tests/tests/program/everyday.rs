@@ -2,8 +2,8 @@
 #![cfg(target_os = "linux")]
 
 use albert_tests::{
-    program::{albert, finish, program},
-    run_folder::World,
+    program::{finish, program},
+    run_folder::{World, copy},
 };
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::{fs, path::Path, process::Command};
@@ -73,8 +73,7 @@ fn all_fit(expected: &[&str], lines: &[&str]) -> bool {
 /// What the task printed instead of what is expected.
 fn run(task: &Task, world: &Path) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let copied = Command::new("cp").arg("-r").arg(world.join(".")).arg(folder.path()).status().expect("cp runs");
-    assert!(copied.success());
+    copy(world, folder.path());
     let path =
         format!("{}:{}", program().parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
     let script = format!("set -euo pipefail\n{}\n", task.script);
@@ -109,13 +108,8 @@ fn there_are_sixty_tasks() {
 #[test]
 fn everyday_tasks_pass() {
     let world = World::with_models();
-    let write = |name: &str, text: &str| {
-        let path = world.path(name);
-        fs::create_dir_all(path.parent().expect("it lies in the world")).expect("the folder is writable");
-        fs::write(path, text).expect("the folder is writable");
-    };
-    write("lines.txt", "rain falls on the hills\nthe sun\na bird sings over the sea\n");
-    write(
+    world.write("lines.txt", "rain falls on the hills\nthe sun\na bird sings over the sea\n");
+    world.write(
         "articles.jsonl",
         concat!(
             "{\"title\":\"Rain\",\"body\":\"Rain falls on the hills. The river flows to the sea.\"}\n",
@@ -124,16 +118,13 @@ fn everyday_tasks_pass() {
         ),
     );
     for name in ["tags/train.tsv", "tags/dev.tsv"] {
-        write(name, "rain\tB-W\nfalls\tO\n");
+        world.write(name, "rain\tB-W\nfalls\tO\n");
     }
     for name in ["lines.txt", "text.txt"] {
         let text = fs::read(world.path(name)).expect("it was written");
-        let compressed = compress_to_vec(&text[..], CompressionLevel::Fastest);
-        fs::write(world.path(&format!("{name}.zst")), compressed).expect("the folder is writable");
+        world.write(&format!("{name}.zst"), compress_to_vec(&text[..], CompressionLevel::Fastest));
     }
-    let [model, data, output] = ["run", "tags", "tagger"].map(|name| world.text_path(name));
-    finish(&mut albert(&["finetune", "tag", "--model", &model, "--data", &data, "-o", &output, "--steps", "1"]))
-        .succeeds();
+    world.run("finetune tag --model run --data tags -o tagger --steps 1").succeeds();
 
     // ALBERT_TASK=17 runs one.
     let only: Option<usize> =

@@ -2,68 +2,48 @@
 
 use albert::config::AlbertConfig;
 use albert_tests::{
-    program::{albert, finish, finish_with_input},
-    run_folder::random_model,
+    program::Finished,
+    run_folder::{World, random_model},
 };
 use engine::philox::Stream;
 use serde_json::Value;
-use std::{fmt::Write as _, fs, path::PathBuf};
+use std::{fmt::Write as _, fs};
 
 /// Words that determine the class of a text.
 const WORDS: [[&str; 4]; 2] = [["good", "great", "fine", "best"], ["bad", "poor", "worst", "dull"]];
 
-struct World(tempfile::TempDir);
+/// A small model with random weights.
+fn world() -> World {
+    let world = World::of_text("");
+    random_model(&world.path("model"), |pieces| AlbertConfig {
+        vocab_size: pieces,
+        embedding_size: 16,
+        hidden_size: 32,
+        intermediate_size: 64,
+        num_hidden_layers: 2,
+        num_attention_heads: 2,
+        max_position_embeddings: 64,
+        initializer_range: 0.1,
+        ..AlbertConfig::preset("tiny").unwrap()
+    });
+    world
+}
 
-impl World {
-    /// A small model with random weights.
-    fn new() -> Self {
-        let world = Self(tempfile::tempdir().unwrap());
-        random_model(&world.path("model"), |pieces| AlbertConfig {
-            vocab_size: pieces,
-            embedding_size: 16,
-            hidden_size: 32,
-            intermediate_size: 64,
-            num_hidden_layers: 2,
-            num_attention_heads: 2,
-            max_position_embeddings: 64,
-            initializer_range: 0.1,
-            ..AlbertConfig::preset("tiny").unwrap()
-        });
-        world
+/// Writes texts with a word of their class.
+fn texts(world: &World, name: &str, count: u32, seed: u64) {
+    let mut rows = "text\tlabel\n".to_owned();
+    for at in 0..count {
+        let mut stream = Stream::new(seed, [at, 0, 0]);
+        let class = stream.below(2) as usize;
+        let word = WORDS[class][stream.below(4) as usize];
+        writeln!(rows, "the film of day {} was {word}\t{}", stream.below(9), ["pos", "neg"][class]).unwrap();
     }
+    world.write(name, rows);
+}
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn arg(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    /// Texts with a word of their class.
-    fn texts(&self, name: &str, count: u32, seed: u64) {
-        let mut rows = "text\tlabel\n".to_owned();
-        for at in 0..count {
-            let mut stream = Stream::new(seed, [at, 0, 0]);
-            let class = stream.below(2) as usize;
-            let word = WORDS[class][stream.below(4) as usize];
-            writeln!(rows, "the film of day {} was {word}\t{}", stream.below(9), ["pos", "neg"][class]).unwrap();
-        }
-        self.write(name, &rows);
-    }
-
-    fn finetune(&self, task: &str, output: &str, more: &[&str]) -> Vec<String> {
-        let [model, data, output] = ["model", "data", output].map(|name| self.arg(name));
-        let fixed = ["finetune", task, "--model", &model, "--data", &data, "--output", &output];
-        let common = ["--set", "optimizer.learning_rate=0.003", "--set", "batch.examples_per_step=16"];
-        fixed.iter().chain(&common).chain(more).map(|&text| text.to_owned()).collect()
-    }
+fn finetune(world: &World, task: &str, output: &str, more: &str) -> Finished {
+    let fixed = format!("finetune {task} --model model --data data --output {output}");
+    world.run(&format!("{fixed} --set optimizer.learning_rate=0.003 --set batch.examples_per_step=16 {more}"))
 }
 
 /// Value of the first line of standard output that starts with `name`.
@@ -74,10 +54,10 @@ fn figure(stdout: &str, name: &str) -> f64 {
 
 #[test]
 fn texts_are_learnt_measured_predicted_and_classified() {
-    let world = World::new();
-    world.texts("data/train.tsv", 200, 1);
-    world.texts("data/dev.tsv", 60, 2);
-    let run = finish(&mut albert(&world.finetune("classify", "run", &["--steps", "80", "--seeds", "2"])))
+    let world = world();
+    texts(&world, "data/train.tsv", 200, 1);
+    texts(&world, "data/dev.tsv", 60, 2);
+    let run = finetune(&world, "classify", "run", "--steps 80 --seeds 2")
         .succeeds()
         .says(&["randomly initialized: classifier.weight, classifier.bias", "best so far"]);
     assert!(run.stdout.contains("accuracy: median") && run.stdout.contains("over 2 seeds"), "{}", run.stdout);
@@ -85,29 +65,20 @@ fn texts_are_learnt_measured_predicted_and_classified() {
     let accuracy = |seed: usize| summary["figures"]["accuracy"]["values"][seed].as_f64().unwrap();
     assert!(accuracy(0) > 0.95 && accuracy(1) > 0.95, "{summary}");
 
-    let model = world.arg("run/seed-1");
-    let page = world.arg("page.html");
-    let evaluated =
-        finish(&mut albert(&["evaluate", "--model", &model, "--data", &world.arg("data"), "--report", &page]))
-            .succeeds();
+    let evaluated = world.run("evaluate --model run/seed-1 --data data --report page.html").succeeds();
     assert_eq!(figure(&evaluated.stdout, "accuracy"), accuracy(0));
-    let page = fs::read_to_string(page).unwrap();
+    let page = fs::read_to_string(world.path("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains(">pos</text>"), "no confusion matrix in the page");
 
     // Both seeds together, on a file without labels.
-    world.write(
-        "new.jsonl",
-        "{\"id\":\"a\",\"text\":\"the film was great\"}\n{\"id\":\"b\",\"text\":\"a dull film\"}\n",
-    );
-    let (both, input) = (world.arg("run"), world.arg("new.jsonl"));
-    for output in ["out.jsonl", "out.tsv"].map(|name| world.arg(name)) {
-        finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--output", &output]))
-            .succeeds()
-            .says(&["2 predictions, means of 2 models"]);
+    let lines = "{\"id\":\"a\",\"text\":\"the film was great\"}\n{\"id\":\"b\",\"text\":\"a dull film\"}\n";
+    world.write("new.jsonl", lines);
+    let predict = |more: &str| world.run(&format!("predict --model run --input new.jsonl {more}"));
+    for output in ["--output out.jsonl", "--output out.tsv"] {
+        predict(output).succeeds().says(&["2 predictions, means of 2 models"]);
     }
-    finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--output", &world.arg("out.json")]))
-        .fails_with(&["expected a file that ends in .jsonl or .tsv"]);
-    finish(&mut albert(&["predict", "--model", &both, "--input", &input, "--task", "ax", "--glue-submission", "x"]))
+    predict("--output out.json").fails_with(&["expected a file that ends in .jsonl or .tsv"]);
+    predict("--task ax --glue-submission x")
         .fails_with(&["--task ax: the model was fine-tuned for `classify`, which has other labels"]);
     let lines = fs::read_to_string(world.path("out.jsonl")).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -118,18 +89,16 @@ fn texts_are_learnt_measured_predicted_and_classified() {
     let table = fs::read_to_string(world.path("out.tsv")).unwrap();
     assert!(table.starts_with("id\tlabel\tneg\tpos\na\tpos\t"), "{table}");
 
-    let one = finish(&mut albert(&["classify", "--model", &model, "the film of day 3 was worst"])).succeeds();
+    let one = world.run("classify --model run/seed-1 'the film of day 3 was worst'").succeeds();
     assert!(one.stdout.lines().next().is_some_and(|line| line.ends_with("\tneg")), "{}", one.stdout);
     // The folder is in use for a new run; resumed, both seeds are done.
-    finish(&mut albert(&world.finetune("classify", "run/seed-1", &[]))).fails_with(&["already holds a run; resume it"]);
-    finish(&mut albert(&world.finetune("classify", "run", &["--resume", "--seeds", "2"])))
-        .succeeds()
-        .says(&["seed 2 of 2 is already done"]);
+    finetune(&world, "classify", "run/seed-1", "").fails_with(&["already holds a run; resume it"]);
+    finetune(&world, "classify", "run", "--resume --seeds 2").succeeds().says(&["seed 2 of 2 is already done"]);
 }
 
 #[test]
 fn questions_are_answered_from_a_text() {
-    let world = World::new();
+    let world = world();
     let squad = |count: u32, seed: u64| {
         let paragraphs: Vec<Value> = (0..count)
             .map(|at| {
@@ -149,46 +118,37 @@ fn questions_are_answered_from_a_text() {
             .collect();
         serde_json::json!({"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}).to_string()
     };
-    world.write("data/train.json", &squad(150, 1));
-    world.write("data/dev.json", &squad(30, 2));
-    finish(&mut albert(&world.finetune("qa", "run", &["--steps", "400"])))
-        .succeeds()
-        .says(&["randomly initialized: start_logits.dense.weight"]);
-    let model = world.arg("run");
-    let evaluated = finish(&mut albert(&["evaluate", "--model", &model, "--data", &world.arg("data")])).succeeds();
-    assert!(figure(&evaluated.stdout, "span_f1\t") > 0.8, "{}", evaluated.stdout);
-    let predictions = world.arg("predictions.json");
-    let dev = world.arg("data/dev.json");
-    let of_data = ["evaluate", "--model", &model, "--data", &world.arg("data")];
-    let tuned = finish(&mut albert(&[&of_data[..], &["--tune-null-threshold", &dev]].concat())).succeeds().says(&[
-        "null threshold ",
-        "(tuned on ",
-        "dev.json)",
-    ]);
+    world.write("data/train.json", squad(150, 1));
+    world.write("data/dev.json", squad(30, 2));
+    let fresh = "randomly initialized: start_logits.dense.weight";
+    finetune(&world, "qa", "run", "--steps 400").succeeds().says(&[fresh]);
+    let evaluate = |more: &str| world.run(&format!("evaluate --model run --data data {more}")).succeeds();
+    let evaluated = evaluate("").stdout;
+    assert!(figure(&evaluated, "span_f1\t") > 0.8, "{evaluated}");
+    let tuned = evaluate("--tune-null-threshold data/dev.json");
+    let tuned = tuned.says(&["null threshold ", "(tuned on ", "dev.json)"]).stdout;
     // A threshold tuned on these questions gives the best F1 that the evaluation reports.
-    let [reached, reachable] = ["span_f1\t", "span_f1_tuned_here\t"].map(|name| figure(&tuned.stdout, name));
-    assert!((reached - reachable).abs() < 1e-9, "{reached} and {reachable}: {}", tuned.stdout);
-    let mute = finish(&mut albert(&[&of_data[..], &["--null-threshold", "-1000"]].concat())).succeeds();
-    assert_eq!(figure(&mute.stdout, "span_f1_has_answer\t"), 0.0);
-    assert_eq!(figure(&mute.stdout, "span_f1_no_answer\t"), 1.0);
-    finish(&mut albert(&["predict", "--model", &model, "--input", &dev, "--output", &predictions])).succeeds();
-    let predictions: Value = serde_json::from_slice(&fs::read(predictions).unwrap()).unwrap();
+    let [reached, reachable] = ["span_f1\t", "span_f1_tuned_here\t"].map(|name| figure(&tuned, name));
+    assert!((reached - reachable).abs() < 1e-9, "{reached} and {reachable}: {tuned}");
+    let mute = evaluate("--null-threshold -1000").stdout;
+    assert_eq!(figure(&mute, "span_f1_has_answer\t"), 0.0);
+    assert_eq!(figure(&mute, "span_f1_no_answer\t"), 1.0);
+    world.run("predict --model run --input data/dev.json --output predictions.json").succeeds();
+    let predictions: Value = serde_json::from_slice(&fs::read(world.path("predictions.json")).unwrap()).unwrap();
     assert_eq!(predictions.as_object().map(|all| (all.len(), all["n3"].as_str())), Some((60, Some(""))));
     world.write("text.txt", "On day 3 she went to Rome by train.");
-    let context = world.arg("text.txt");
     let ask = |question: &str| {
-        let arguments = ["answer", "--model", &model, "--context-file", &context, question];
-        finish(&mut albert(&arguments)).succeeds().stdout
+        world.run(&format!("answer --model run --context-file text.txt '{question}'")).succeeds().stdout
     };
     let found = ask("Where did she go?");
     assert!(found.lines().next().is_some_and(|line| line.contains("Rome")), "{found}");
     assert!(ask("What did he eat?").starts_with("no answer\n"));
-    finish(&mut albert(&["classify", "--model", &model, "x"])).fails_with(&["use albert answer"]);
+    world.run("classify --model run x").fails_with(&["use albert answer"]);
 }
 
 #[test]
 fn a_task_of_glue_goes_from_its_files_to_its_submission() {
-    let world = World::new();
+    let world = world();
     let labels = ["contradiction", "entailment", "neutral"];
     let rows = |columns: usize, count: u32, seed: u64, has_label: bool| {
         let mut text = (0..columns).map(|_| "x").collect::<Vec<_>>();
@@ -209,23 +169,18 @@ fn a_task_of_glue_goes_from_its_files_to_its_submission() {
         }
         text
     };
-    world.write("data/MNLI/train.tsv", &rows(12, 150, 1, true));
-    world.write("data/MNLI/dev_matched.tsv", &rows(16, 30, 2, true));
-    world.write("data/MNLI/dev_mismatched.tsv", &rows(16, 30, 3, true));
-    world.write("data/MNLI/test_mismatched.tsv", &rows(10, 6, 4, false));
+    world.write("data/MNLI/train.tsv", rows(12, 150, 1, true));
+    world.write("data/MNLI/dev_matched.tsv", rows(16, 30, 2, true));
+    world.write("data/MNLI/dev_mismatched.tsv", rows(16, 30, 3, true));
+    world.write("data/MNLI/test_mismatched.tsv", rows(10, 6, 4, false));
     // The paper's row with fewer steps: the command line takes precedence.
-    let more = ["--preset", "paper", "--steps", "60", "--set", "schedule.warmup_steps=6"];
-    finish(&mut albert(&world.finetune("mnli", "run", &more))).succeeds();
-    let (model, data) = (world.arg("run"), world.arg("data"));
+    finetune(&world, "mnli", "run", "--preset paper --steps 60 --set schedule.warmup_steps=6").succeeds();
     for task in ["mnli", "mnli-mismatched"] {
-        let measured =
-            finish(&mut albert(&["evaluate", "--model", &model, "--data", &data, "--task", task])).succeeds();
+        let measured = world.run(&format!("evaluate --model run --data data --task {task}")).succeeds();
         assert!(figure(&measured.stdout, "accuracy\t") > 0.95, "{task}: {}", measured.stdout);
     }
-    let (input, folder) = (world.arg("data/MNLI/test_mismatched.tsv"), world.arg("send"));
-    let predict =
-        ["predict", "--model", &model, "--input", &input, "--task", "mnli-mismatched", "--glue-submission", &folder];
-    finish(&mut albert(&predict)).succeeds().says(&["MNLI-mm.tsv"]);
+    let predict = "predict --model run --input data/MNLI/test_mismatched.tsv --task mnli-mismatched";
+    world.run(&format!("{predict} --glue-submission send")).succeeds().says(&["MNLI-mm.tsv"]);
     let text = fs::read_to_string(world.path("send/MNLI-mm.tsv")).unwrap();
     assert!(text.starts_with("index\tprediction\n0\t") && text.lines().count() == 7, "{text}");
     assert!(text.lines().skip(1).all(|line| labels.iter().any(|label| line.ends_with(label))), "{text}");
@@ -233,47 +188,45 @@ fn a_task_of_glue_goes_from_its_files_to_its_submission() {
 
 #[test]
 fn a_line_without_words_has_an_answer_without_tags() {
-    let world = World::new();
+    let world = world();
     for name in ["data/train.tsv", "data/dev.tsv"] {
         world.write(name, "rain\tB-W\nfalls\tO\n");
     }
-    finish(&mut albert(&world.finetune("tag", "tagger", &["--steps", "1"]))).succeeds();
-    let model = world.arg("tagger");
-    let classify = |input: &[u8], more: &[&str]| {
-        let arguments = [&["classify", "--model", &model, "--quiet", "-"], more].concat();
-        finish_with_input(&mut albert(&arguments), input).succeeds().stdout
+    finetune(&world, "tag", "tagger", "--steps 1").succeeds();
+    let classify = |input: &[u8], more: &str| {
+        world.run_with_input(&format!("classify --model tagger --quiet - {more}"), input).succeeds().stdout
     };
     let words = |line: &str| line.split_whitespace().count();
-    assert_eq!(classify(b"rain\n\nrain falls\n \n", &[]).lines().map(words).collect::<Vec<_>>(), [1, 0, 2, 0]);
-    assert_eq!(classify(b"\n", &[]), "\n");
-    let blank = classify(b"\n", &["--json", "--with-input"]);
+    assert_eq!(classify(b"rain\n\nrain falls\n \n", "").lines().map(words).collect::<Vec<_>>(), [1, 0, 2, 0]);
+    assert_eq!(classify(b"\n", ""), "\n");
+    let blank = classify(b"\n", "--json --with-input");
     assert_eq!(blank, "{\"words\":[],\"tags\":[],\"probabilities\":[]}\n");
 }
 
 #[test]
 fn mistakes_end_in_one_sentence() {
-    let world = World::new();
-    world.texts("data/train.tsv", 20, 1);
+    let world = world();
+    texts(&world, "data/train.tsv", 20, 1);
     world.write("data/dev.tsv", "text\tlabel\nfine\tunheard\n");
-    let with = |task: &str, more: &[&str]| finish(&mut albert(&world.finetune(task, "run", more)));
-    with("classify", &[]).fails_with(&["dev.tsv:2: unknown label \"unheard\"; expected one of"]);
-    with("sst3", &[]).fails_with(&["no task is called \"sst3\"; there are cola"]);
-    with("cola", &[]).fails_with(&["train.tsv:1: 2 columns, expected 4"]);
-    with("regress", &[]).fails_with(&["train.tsv:2: \"", "is not a number"]);
-    with("classify", &["--preset", "paper"]).fails_with(&["the paper lists no settings for `classify`"]);
-    with("classify", &["--set", "optimizer.momentum=1"]).fails_with(&["unknown field `momentum`"]);
-    with("classify", &["--set", "text.max_sequence_length=128"]).fails_with(&["unknown label"]);
-    with("classify", &["--seeds", "1001"]).fails_with(&["--seeds 1001: expected 1 to 1000"]);
+    for (task, more, said) in [
+        ("classify", "", &["dev.tsv:2: unknown label \"unheard\"; expected one of"][..]),
+        ("sst3", "", &["no task is called \"sst3\"; there are cola"]),
+        ("cola", "", &["train.tsv:1: 2 columns, expected 4"]),
+        ("regress", "", &["train.tsv:2: \"", "is not a number"]),
+        ("classify", "--preset paper", &["the paper lists no settings for `classify`"]),
+        ("classify", "--set optimizer.momentum=1", &["unknown field `momentum`"]),
+        ("classify", "--set text.max_sequence_length=128", &["unknown label"]),
+        ("classify", "--seeds 1001", &["--seeds 1001: expected 1 to 1000"]),
+    ] {
+        finetune(&world, task, "run", more).fails_with(said);
+    }
     world.write("data/dev.tsv", "text\tlabel\nfine\tpos\n");
-    with("classify", &["--set", "text.max_sequence_length=128", "--set", "batch.max_tokens=512"])
+    finetune(&world, "classify", "run", "--set text.max_sequence_length=128 --set batch.max_tokens=512")
         .fails_with(&["`text.max_sequence_length` is 128, but the model has 64 positions"]);
     assert!(!world.path("run").exists(), "a refused run left a folder");
-    let [model, data] = ["model", "data"].map(|name| world.arg(name));
-    let none = ["finetune", "classify", "--data", &data, "--output", "x"];
-    finish(&mut albert(&none)).fails_with(&["use --model DIR, or --from DIR"]);
-    let untrained = ["evaluate", "--model", &model, "--data", &data];
-    finish(&mut albert(&untrained)).fails_with(&["the model has no head for this"]);
-
-    finish(&mut albert(&["predict", "--model", &model, "--input", &data]))
-        .fails_with(&["the model has no head for this"]);
+    let none = "finetune classify --data data --output x";
+    world.run(none).fails_with(&["use --model DIR, or --from DIR"]);
+    for line in ["evaluate --model model --data data", "predict --model model --input data"] {
+        world.run(line).fails_with(&["the model has no head for this"]);
+    }
 }

@@ -8,11 +8,10 @@ use albert::{
     finetune::Predictor,
     tokenizer::Tokenizer,
 };
-use albert_tests::program::{albert, finish};
+use albert_tests::{program::run, run_folder::copy};
 use engine::Device;
 use serde_json::{Map, Value, json};
 use std::{
-    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -20,18 +19,6 @@ use tempfile::TempDir;
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/folders")
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().flatten() {
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &target)
-        } else {
-            let _ = fs::copy(entry.path(), target).unwrap();
-        }
-    }
 }
 
 /// The base folder after the changes `files`.
@@ -127,33 +114,10 @@ fn every_obeyed_key_is_changed_by_a_case() {
     let base: String = ["tokenizer.json", "tokenizer_config.json", "modules.json", "config.json"]
         .map(|name| fs::read_to_string(golden().join("base").join(name)).unwrap())
         .concat();
-    let elsewhere = [
-        "max_len",
-        "keep_accents",
-        "ids_by",
-        "merges",
-        "unk_id",
-        "byte_fallback",
-        "fuse_unk",
-        "ignore_merges",
-        "left",
-        "right",
-        "precompiled_charsmap",
-        "prepend",
-        "invert",
-        "delimiter",
-        "length",
-        "str_rep",
-        "split",
-        "replacement",
-        "prepend_scheme",
-        "end_of_word_suffix",
-        "model_type",
-        "architectures",
-        "*",
-        "clean_text",
-        "handle_chinese_chars",
-    ];
+    let elsewhere = "max_len keep_accents ids_by merges unk_id byte_fallback fuse_unk ignore_merges left right \
+                     precompiled_charsmap prepend invert delimiter length str_rep split replacement prepend_scheme \
+                     end_of_word_suffix model_type architectures * clean_text handle_chinese_chars";
+    let elsewhere: Vec<&str> = elsewhere.split(' ').collect();
     for row in KEYS.iter().filter(|row| row.used == Use::Obeyed) {
         let of_config = row.file == "config.json" && !["hidden_act", "tokenizer_class"].contains(&row.keys);
         for key in row.keys.split_whitespace().filter(|key| !of_config && !elsewhere.contains(key)) {
@@ -178,20 +142,18 @@ fn irrelevant_keys_change_nothing() {
 
 #[test]
 fn unknown_keys_are_named_in_one_note_or_refused() {
-    let mut keys: Map<String, Value> = (0..11).map(|at| (format!("/key_{at:02}"), json!(1))).collect();
-    let folder = folder(&changes(json!({"config.json": keys.clone(), "tokenizer.json": {"/normalizer/squash": true}})));
-    let model = folder.path().to_str().unwrap();
-    let said = finish(&mut albert(&["embed", "--model", model, "/dev/null"])).succeeds().stderr;
+    let keys: Map<String, Value> = (0..11).map(|at| (format!("/key_{at:02}"), json!(1))).collect();
+    let folder = folder(&changes(json!({"config.json": keys, "tokenizer.json": {"/normalizer/squash": true}})));
+    let embed =
+        |folder: &TempDir, more: &str| run(&format!("embed --model {} /dev/null {more}", folder.path().display()));
+    let said = embed(&folder, "").succeeds().stderr;
     let notes: Vec<&str> = said.lines().filter(|line| line.starts_with("note: ")).collect();
     let [note] = notes[..] else { panic!("{said}") };
     assert!(note.contains("key_00 (config.json), key_01 (config.json), "), "{note}");
     assert!(note.ends_with("key_09 (config.json) and 2 more"), "{note}");
-    finish(&mut albert(&["embed", "--strict", "--model", model, "/dev/null"])).fails_with(&["key_09", "(--strict)"]);
-    keys.clear();
-    keys.insert("/quantization_config".into(), json!({"bits": 4}));
-    let folder = self::folder(&changes(json!({"config.json": keys})));
-    finish(&mut albert(&["embed", "--model", folder.path().to_str().unwrap(), "/dev/null"]))
-        .fails_with(&["config.json: `quantization_config` is {\"bits\":4}; expected none"]);
+    embed(&folder, "--strict").fails_with(&["key_09", "(--strict)"]);
+    let folder = self::folder(&changes(json!({"config.json": {"/quantization_config": {"bits": 4}}})));
+    embed(&folder, "").fails_with(&["config.json: `quantization_config` is {\"bits\":4}; expected none"]);
 }
 
 #[test]
@@ -204,40 +166,41 @@ fn what_cannot_be_obeyed_is_refused_by_name() {
     let post = json!({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 1}}],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}], "special_tokens": {}});
     let vocabulary = json!({"": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n"});
+    let in_tokenizer = |key: &str, value: Value| json!({"tokenizer.json": {key: value}});
+    let in_settings = |key: &str, value: &str| json!({"tokenizer_config.json": {key: value}});
+    let in_config = |key: &str, value: &str| json!({"config.json": {key: value}});
+    let of_words = |more: Value| {
+        let mut files = changes(json!({"tokenizer.json": null, "vocab.txt": vocabulary}));
+        files.extend(changes(more));
+        Value::Object(files)
+    };
+    let japanese = json!({"tokenizer_config.json": {"/tokenizer_class": "BertJapaneseTokenizer"}});
+    let added = json!({"added_tokens.json": {"": {"x": 9}}, "tokenizer_config.json": {"": {}}});
+    let pooling = json!({"1_Pooling/config.json": {"": {"pooling_mode": "attention"}}});
+    let short = json!({"sentence_bert_config.json": {"": {"max_seq_length": 1}}});
     for (files, part) in [
         (kind("Dense"), "module sentence_transformers.models.Dense: expected Transformer"),
-        (
-            json!({"tokenizer.json": {"/post_processor": post}}),
-            "post_processor: expected special pieces around one text",
-        ),
-        (json!({"tokenizer.json": {"/model/type": "Phrase"}}), "not a tokenizer.json that"),
-        (
-            json!({"tokenizer_config.json": {"/truncation_side": "middle"}}),
-            "truncation_side: expected \"left\" or \"right\"",
-        ),
-        (
-            json!({"tokenizer_config.json": {"/cls_token": "[START]"}}),
-            "cls_token is \"[START]\", which the vocabulary lacks",
-        ),
-        (
-            json!({"tokenizer.json": null, "vocab.txt": vocabulary, "tokenizer_config.json": {"/tokenizer_class": "BertJapaneseTokenizer"}}),
-            "tokenizer_class BertJapaneseTokenizer is not supported from this file",
-        ),
-        (
-            json!({"tokenizer.json": null, "vocab.txt": vocabulary, "added_tokens.json": {"": {"x": 9}}, "tokenizer_config.json": {"": {}}}),
-            "the added token \"x\" has id 9",
-        ),
-        (json!({"config.json": {"/hidden_act": "silu"}}), "hidden_act"),
-        (json!({"config.json": {"/position_embedding_type": "relative_key"}}), "position_embedding_type"),
-        (json!({"1_Pooling/config.json": {"": {"pooling_mode": "attention"}}}), "pooling attention: expected cls, max"),
-        (
-            json!({"sentence_bert_config.json": {"": {"max_seq_length": 1}}}),
-            "1 tokens at most, but the tokenizer adds 2",
-        ),
+        (in_tokenizer("/post_processor", post), "post_processor: expected special pieces around one text"),
+        (in_tokenizer("/model/type", json!("Phrase")), "not a tokenizer.json that"),
+        (in_settings("/truncation_side", "middle"), "truncation_side: expected \"left\" or \"right\""),
+        (in_settings("/cls_token", "[START]"), "cls_token is \"[START]\", which the vocabulary lacks"),
+        (of_words(japanese), "tokenizer_class BertJapaneseTokenizer is not supported from this file"),
+        (of_words(added), "the added token \"x\" has id 9"),
+        (in_config("/hidden_act", "silu"), "hidden_act"),
+        (in_config("/position_embedding_type", "relative_key"), "position_embedding_type"),
+        (pooling, "pooling attention: expected cls, max"),
+        (short, "1 tokens at most, but the tokenizer adds 2"),
     ] {
         let error = vectors(folder(&changes(files)).path(), &["a"]).unwrap_err();
         assert!(error.contains(part), "{error:?} does not say {part:?}");
     }
+}
+
+/// The folder that `convert` makes of `from`, in it.
+fn converted(from: &TempDir) -> PathBuf {
+    let (from, to) = (from.path().display(), from.path().join("to"));
+    run(&format!("convert --from {from} --to {}", to.display())).succeeds();
+    to
 }
 
 #[test]
@@ -256,9 +219,7 @@ fn convert_keeps_what_a_folder_of_sentence_transformers_says() {
         ("plain", json!({"modules.json": null})),
     ] {
         let from = folder(&changes(files));
-        let to = from.path().join("to");
-        let arguments = ["convert", "--from", from.path().to_str().unwrap(), "--to", to.to_str().unwrap()];
-        finish(&mut albert(&arguments)).succeeds();
+        let to = converted(&from);
         assert_eq!(vectors(&to, &texts).unwrap(), vectors(from.path(), &texts).unwrap(), "{name}");
     }
     // The old layout has the model in a folder of its own.
@@ -269,8 +230,7 @@ fn convert_keeps_what_a_folder_of_sentence_transformers_says() {
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         fs::rename(from.path().join(name), from.path().join("0_Transformer").join(name)).unwrap();
     }
-    let to = from.path().join("to");
-    finish(&mut albert(&["convert", "--from", from.path().to_str().unwrap(), "--to", to.to_str().unwrap()])).succeeds();
+    let to = converted(&from);
     assert_eq!(vectors(&to, &texts).unwrap(), vectors(from.path(), &texts).unwrap());
 }
 
@@ -279,18 +239,16 @@ fn a_prompt_is_chosen_by_name_or_as_text() {
     let files =
         json!({"config_sentence_transformers.json": {"": {"prompts": {"q": "query: "}, "default_prompt_name": "q"}}});
     let folder = folder(&changes(files));
-    let model = folder.path().to_str().unwrap().to_owned();
     let text = folder.path().join("text.txt");
-    let run = |line: &str, more: &[&str]| {
+    let embed = |line: &str, more: &str| {
         fs::write(&text, line).unwrap();
-        let arguments = [&["embed", "--model", &model, text.to_str().unwrap()], more].concat();
-        finish(&mut albert(&arguments))
+        run(&format!("embed --model {} {} {more}", folder.path().display(), text.display()))
     };
-    let plain = run("query: a\n", &["--prompt-text", ""]).succeeds().stdout;
-    assert_eq!(run("a\n", &[]).succeeds().stdout, plain);
-    assert_eq!(run("a\n", &["--prompt", "q"]).succeeds().stdout, plain);
-    assert_eq!(run("a\n", &["--prompt-text", "query: "]).succeeds().stdout, plain);
-    run("a\n", &["--prompt", "r"]).fails_with(&["the model has no prompt \"r\"; its prompts are: q"]);
+    let plain = embed("query: a\n", "--prompt-text ''").succeeds().stdout;
+    for more in ["", "--prompt q", "--prompt-text 'query: '"] {
+        assert_eq!(embed("a\n", more).succeeds().stdout, plain, "{more}");
+    }
+    embed("a\n", "--prompt r").fails_with(&["the model has no prompt \"r\"; its prompts are: q"]);
 }
 
 #[test]
@@ -298,7 +256,9 @@ fn weights_of_other_kinds_are_named_with_a_remedy() {
     for (file, part) in [
         ("pytorch_model-00001-of-00002.bin", "is a pickle"),
         ("flax_model.msgpack", "from_flax=True"),
+        ("pytorch_model.bin", "save_pretrained"),
         ("tf_model.h5", "from_tf=True"),
+        ("tf_model.h5", "holds the weights of Keras"),
         ("model.onnx", "is an exported model"),
         ("adapter_model.safetensors", "is an adapter of peft"),
         ("model.fp16.safetensors", "copy it to model.safetensors"),
@@ -374,9 +334,9 @@ fn names_of_classes_are_those_of_the_folder() {
         config.extend(labels.as_object().unwrap().clone());
         let rows = config["vocab_size"].as_u64().unwrap() as usize;
         fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
-        let pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"].map(str::to_owned).into_iter();
-        let pieces: BTreeSet<String> = pieces.chain((5..rows).map(|at| format!("p{at}"))).collect();
-        fs::write(folder.path().join("vocab.txt"), pieces.into_iter().collect::<Vec<_>>().join("\n")).unwrap();
+        let pieces = ["[CLS]", "[MASK]", "[PAD]", "[SEP]", "[UNK]"].map(str::to_owned).into_iter();
+        let pieces: Vec<String> = pieces.chain((5..rows).map(|at| format!("p{at:04}"))).collect();
+        fs::write(folder.path().join("vocab.txt"), pieces.join("\n")).unwrap();
         let found = Predictor::load(&[folder.path().to_owned()], &Device::cpu().unwrap());
         match (found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found.task().problem.labels(), expected, "{labels}"),

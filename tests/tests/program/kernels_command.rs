@@ -1,6 +1,6 @@
 //! `albert kernels`: list, PTX, and launches of PTX files on the simulated GPU.
 
-use albert_tests::program::{Finished, albert, finish};
+use albert_tests::program::{Finished, run};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -19,17 +19,28 @@ const DOUBLE: &str = "
     ret;
 }";
 
-/// Runs the kernel with `x` of `n` elements and more arguments of the command.
-fn simulate(folder: &Path, text: &str, x: Value, n: u32, more: &[&str]) -> Finished {
-    let launch = json!({
-        "entry": "double", "grid": [1, 1, 1], "block": [32, 1, 1], "outputs": "out",
-        "args": [x, {"buffer": "y", "dtype": "f32", "shape": [8]}, {"u32": n}],
-    });
-    let [ptx, launch_file] = ["double.ptx", "launch.json"].map(|name| folder.join(name));
-    std::fs::write(&ptx, text).unwrap();
-    std::fs::write(&launch_file, launch.to_string()).unwrap();
-    let [ptx, launch_file] = [ptx, launch_file].map(|path| path.to_str().unwrap().to_owned());
-    finish(&mut albert(&[&["kernels", "simulate", &ptx, "--launch", &launch_file], more].concat()))
+/// Launches `text` as `launch` says, with more arguments of the command.
+fn launch(folder: &Path, text: &str, launch: &Value, more: &str) -> Finished {
+    std::fs::write(folder.join("kernel.ptx"), text).unwrap();
+    std::fs::write(folder.join("launch.json"), launch.to_string()).unwrap();
+    let folder = folder.display();
+    run(&format!("kernels simulate {folder}/kernel.ptx --launch {folder}/launch.json {more}"))
+}
+
+/// Runs [`DOUBLE`] or another `text` with `x` of `n` elements.
+fn simulate(folder: &Path, text: &str, x: &Value, n: u32, more: &str) -> Finished {
+    let y = json!({"buffer": "y", "dtype": "f32", "shape": [8]});
+    let [grid, block] = [[1, 1, 1], [32, 1, 1]];
+    let description =
+        json!({"entry": "double", "grid": grid, "block": block, "outputs": "out", "args": [x, y, {"u32": n}]});
+    launch(folder, text, &description, more)
+}
+
+/// The buffer `x` of eight floats, with more keys or others.
+fn x(more: Value) -> Value {
+    let mut x = json!({"buffer": "x", "dtype": "f32", "shape": [8]});
+    x.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    x
 }
 
 /// The elements of a NumPy file of floats.
@@ -41,29 +52,26 @@ fn floats(path: &Path) -> Vec<f32> {
 
 #[test]
 fn every_kernel_of_the_list_has_a_text() {
-    let list = finish(&mut albert(&["kernels", "list", "--arch", "sm_80"])).succeeds();
+    let list = run("kernels list --arch sm_80").succeeds();
     let names: Vec<&str> = list.stdout.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
     assert!(names.len() >= 20 && !list.stdout.contains("FLOPs"), "{}", list.stdout);
-    let one = finish(&mut albert(&["kernels", "list", "--arch", "sm_80", names[0]])).succeeds();
+    let one = run(&format!("kernels list --arch sm_80 {}", names[0])).succeeds();
     assert!(one.stdout.contains("FLOPs") && one.stdout.contains(names[0]), "{}", one.stdout);
     for name in [names[0], names[names.len() - 1]] {
-        let text = finish(&mut albert(&["kernels", "ptx", name, "--arch", "sm_80"])).succeeds().stdout;
+        let text = run(&format!("kernels ptx {name} --arch sm_80")).succeeds().stdout;
         assert!(text.starts_with(".version") && text.contains(".target sm_80"), "{name}: {text}");
         assert!(text.contains(&name.replace('-', "__").replace('.', "$")), "{name}: {text}");
     }
-    finish(&mut albert(&["kernels", "ptx", "activation"]))
-        .fails_with(&["kernel names start with `activation`; expected one of"]);
-    finish(&mut albert(&["kernels", "ptx", "nothing"])).fails_with(&["albert kernels list"]);
-    finish(&mut albert(&["kernels", "list", "--arch", "sm_70"])).fails_with(&["sm_70", "sm_80 or sm_90a"]);
+    run("kernels ptx activation").fails_with(&["kernel names start with `activation`; expected one of"]);
+    run("kernels ptx nothing").fails_with(&["albert kernels list"]);
+    run("kernels list --arch sm_70").fails_with(&["sm_70", "sm_80 or sm_90a"]);
 }
 
 #[test]
 fn a_launch_writes_every_buffer_and_is_clean() {
     let folder = tempfile::tempdir().unwrap();
-    let x = json!({"buffer": "x", "dtype": "f32", "shape": [8], "random": 3});
-    for more in [&[][..], &["--schedule", "random", "--completion", "earliest", "--seed", "5"]] {
-        let run = simulate(folder.path(), DOUBLE, x.clone(), 8, more);
-        assert_eq!(run.code, Some(0), "{run:?}");
+    for more in ["", "--schedule random --completion earliest --seed 5"] {
+        let run = simulate(folder.path(), DOUBLE, &x(json!({"random": 3})), 8, more).succeeds();
         assert!(run.stdout.contains("clean") && run.stdout.contains("8 scalar"), "{}", run.stdout);
         let [x, y] = ["x", "y"].map(|name| floats(&folder.path().join("out").join(format!("{name}.npy"))));
         assert_eq!(x.len(), 8);
@@ -72,10 +80,8 @@ fn a_launch_writes_every_buffer_and_is_clean() {
     }
     // The outputs can be read.
     std::fs::copy(folder.path().join("out/y.npy"), folder.path().join("y.npy")).unwrap();
-    let from = json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "y.npy"});
     let twice = floats(&folder.path().join("y.npy"));
-    let run = simulate(folder.path(), DOUBLE, from, 8, &["--json"]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = simulate(folder.path(), DOUBLE, &x(json!({"from": "y.npy"})), 8, "--json").succeeds();
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((&report["findings"], &report["metrics"]["scalar_flops"]), (&json!([]), &json!(8)), "{report}");
     assert_eq!(floats(&folder.path().join("out/y.npy")), twice.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
@@ -84,13 +90,11 @@ fn a_launch_writes_every_buffer_and_is_clean() {
 #[test]
 fn a_finding_is_exit_code_one_and_says_where() {
     let folder = tempfile::tempdir().unwrap();
-    let x = json!({"buffer": "x", "dtype": "f32", "shape": [8], "fill": 1.5});
     // Nine threads read eight elements.
-    let run = simulate(folder.path(), DOUBLE, x, 9, &[]);
+    let run = simulate(folder.path(), DOUBLE, &x(json!({"fill": 1.5})), 9, "");
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(run.stdout.contains("out of bounds") && run.stdout.contains("thread [8, 0, 0]"), "{}", run.stdout);
-    let unwritten = json!({"buffer": "x", "dtype": "f32", "shape": [8]});
-    let run = simulate(folder.path(), DOUBLE, unwritten, 8, &["--json"]);
+    let run = simulate(folder.path(), DOUBLE, &x(json!({})), 8, "--json");
     assert_eq!(run.code, Some(1), "{run:?}");
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(report["findings"][0]["kind"], "uninitialized", "{report}");
@@ -100,29 +104,24 @@ fn a_finding_is_exit_code_one_and_says_where() {
 #[test]
 fn what_cannot_run_is_exit_code_two_and_says_why() {
     let folder = tempfile::tempdir().unwrap();
-    let x = json!({"buffer": "x", "dtype": "f32", "shape": [8], "fill": 1});
     std::fs::write(folder.path().join("text.npy"), "no NumPy file").unwrap();
-    for (text, x, expected) in [
-        (DOUBLE.replace("add.f32", "frob.f32"), x.clone(), "frob.f32"),
-        (DOUBLE.replace("double", "triple"), x.clone(), "double"),
-        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "none.npy"}), "none.npy"),
-        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "f32", "shape": [8], "from": "text.npy"}), "text.npy"),
-        (DOUBLE.to_owned(), json!({"buffer": "x", "shape": [8]}), "expected `dtype` and `shape`"),
-        (
-            DOUBLE.to_owned(),
-            json!({"buffer": "x", "dtype": "u8", "shape": [8], "fill": 256}),
-            "expected a value of type U8",
-        ),
-        (DOUBLE.to_owned(), json!({"buffer": "../x", "dtype": "u8", "shape": [8]}), "a name of letters"),
-        (DOUBLE.to_owned(), json!({"buffer": "x", "dtype": "u8", "shape": [1u64 << 40]}), "too large"),
-        (DOUBLE.to_owned(), json!({"u32": 1}), "x"),
-        (DOUBLE.to_owned(), json!({"u31": 1}), "args[0]: unknown variant `u31`"),
-        (DOUBLE.to_owned(), json!({"buffer": "x", "color": 1}), "args[0]: unknown field `color`"),
-        (DOUBLE.to_owned(), json!({"tensor_map": "z", "box": [8]}), "no buffer has that name"),
+    let filled = x(json!({"fill": 1}));
+    for (from, to, x, expected) in [
+        ("add.f32", "frob.f32", filled.clone(), "frob.f32"),
+        ("double", "triple", filled, "double"),
+        ("", "", x(json!({"from": "none.npy"})), "none.npy"),
+        ("", "", x(json!({"from": "text.npy"})), "text.npy"),
+        ("", "", json!({"buffer": "x", "shape": [8]}), "expected `dtype` and `shape`"),
+        ("", "", x(json!({"dtype": "u8", "fill": 256})), "expected a value of type U8"),
+        ("", "", x(json!({"buffer": "../x"})), "a name of letters"),
+        ("", "", x(json!({"shape": [1u64 << 40]})), "too large"),
+        ("", "", json!({"u32": 1}), "x"),
+        ("", "", json!({"u31": 1}), "args[0]: unknown variant `u31`"),
+        ("", "", json!({"buffer": "x", "color": 1}), "args[0]: unknown field `color`"),
+        ("", "", json!({"tensor_map": "z", "box": [8]}), "no buffer has that name"),
     ] {
-        let run = simulate(folder.path(), &text, x.clone(), 8, &[]);
-        assert_eq!(run.code, Some(2), "{x}: {run:?}");
-        assert!(run.stderr.contains(expected), "{x}: expected `{expected}` in: {}", run.stderr);
+        let text = if from.is_empty() { DOUBLE.to_owned() } else { DOUBLE.replace(from, to) };
+        simulate(folder.path(), &text, &x, 8, "").is_wrong_usage(&[expected]);
     }
 }
 
@@ -158,18 +157,11 @@ AGAIN:
 #[test]
 fn a_tensor_map_moves_the_tile_that_its_box_says() {
     let folder = tempfile::tempdir().unwrap();
-    let launch = json!({
-        "entry": "tile", "grid": [1, 1, 1], "block": [32, 1, 1], "outputs": ".",
-        "args": [
-            {"tensor_map": "x", "dtype": "f32", "shape": [6, 16], "random": 1, "box": [8, 4], "swizzle": "none"},
-            {"buffer": "y", "dtype": "f32", "shape": [4, 8]},
-        ],
-    });
-    let [ptx, launch_file] = ["tile.ptx", "launch.json"].map(|name| folder.path().join(name));
-    std::fs::write(&ptx, TILE).unwrap();
-    std::fs::write(&launch_file, launch.to_string()).unwrap();
-    let arguments = ["kernels", "simulate", ptx.to_str().unwrap(), "--launch", launch_file.to_str().unwrap()];
-    finish(&mut albert(&arguments)).succeeds();
+    let x = json!({"tensor_map": "x", "dtype": "f32", "shape": [6, 16], "random": 1, "box": [8, 4], "swizzle": "none"});
+    let y = json!({"buffer": "y", "dtype": "f32", "shape": [4, 8]});
+    let [grid, block] = [[1, 1, 1], [32, 1, 1]];
+    let description = json!({"entry": "tile", "grid": grid, "block": block, "outputs": ".", "args": [x, y]});
+    launch(folder.path(), TILE, &description, "").succeeds();
     let [x, y] = ["x.npy", "y.npy"].map(|name| floats(&folder.path().join(name)));
     let expected = (2..6).flat_map(|row| &x[row * 16 + 8..][..8]).copied().collect::<Vec<_>>();
     assert_eq!(y, expected);

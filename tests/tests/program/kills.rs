@@ -19,8 +19,8 @@
 #![cfg(unix)]
 
 use albert_tests::{
-    program::{albert, finish, program},
-    run_folder::World,
+    program::{albert, finish, program, words},
+    run_folder::{self, World, checkpoints},
 };
 use engine::{io::Safetensors, philox::Stream};
 use serde_json::Value;
@@ -72,23 +72,9 @@ struct Target {
 
 /// All files below `path`, without timings; a single file is its own listing.
 fn files(path: &Path) -> Files {
-    let mut out = Files::new();
-    let mut open = vec![path.to_owned()];
-    while let Some(at) = open.pop() {
-        if at.is_dir() {
-            open.extend(
-                fs::read_dir(&at).expect("a folder can be listed").map(|entry| entry.expect("an entry").path()),
-            );
-            continue;
-        }
-        let name = at.strip_prefix(path).expect("below the folder").display().to_string();
-        let file = at.file_name().expect("files have names").to_string_lossy().into_owned();
-        if at.is_file() && !file.starts_with("events.out.tfevents") {
-            let bytes = fs::read(&at).expect("a file can be read");
-            out.insert(name, comparable(&at, bytes));
-        }
-    }
-    out
+    let mut files = run_folder::files(path);
+    files.retain(|name, _| !name.rsplit('/').next().is_some_and(|file| file.starts_with("events.out.tfevents")));
+    files.into_iter().map(|(name, bytes)| (name.clone(), comparable(&path.join(name), bytes))).collect()
 }
 
 /// Removes timings from JSON.
@@ -160,33 +146,18 @@ fn half_accepted(target: &Target, reference: &Files) -> Option<String> {
 
 /// The targets, with the model and the data that they read.
 fn targets(world: &World) -> Vec<Target> {
-    let path = |name: &str| world.text_path(name);
-    let strings = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
-    let [model, tuned, task, plan] = ["model", "tuned", "task", "plan.toml"].map(path);
-    finish(&mut albert(&world.pretrain("model", &["schedule.steps=8", "run.checkpoint_interval=0"]))).succeeds();
-    fs::create_dir(&task).expect("the world is writable");
-    for (name, rows) in [("train", 48), ("dev", 16)] {
+    let folder = world.path("text.txt").parent().expect("it lies in the world").display().to_string();
+    let line = |line: &str| words(&line.replace("$W", &folder)).into_iter().map(str::to_owned).collect::<Vec<String>>();
+    world.run_pretrain("model", &["schedule.steps=8", "run.checkpoint_interval=0"]).succeeds();
+    for (name, rows) in [("task/train.tsv", 48), ("task/dev.tsv", 16)] {
         let row =
             |at: usize| format!("{} the hills {at}\t{}\n", ["rain falls on", "a bird sings over"][at % 2], at % 2);
-        let text: String = (0..rows).map(row).collect();
-        fs::write(world.path("task").join(name).with_extension("tsv"), format!("text\tlabel\n{text}"))
-            .expect("writable");
+        world.write(name, format!("text\tlabel\n{}", (0..rows).map(row).collect::<String>()));
     }
-    let tune = |output: &str| {
-        let fixed = ["finetune", "classify", "--model", &model, "--data", &task, "--output", output, "--steps", "24"];
-        let set = [
-            "--set",
-            "run.checkpoint_interval=3",
-            "--set",
-            "batch.examples_per_step=8",
-            "--set",
-            "evaluation.interval=6",
-        ];
-        strings(&[&fixed[..], &set].concat())
-    };
-    finish(&mut albert(&tune(&tuned))).succeeds();
-    let text = world.plan("[1, 2]", 6, "checkpoint_interval = 2");
-    fs::write(&plan, text).expect("the world is writable");
+    let tune = "finetune classify --model $W/model --data $W/task --steps 24 --set run.checkpoint_interval=3 \
+                --set batch.examples_per_step=8 --set evaluation.interval=6 -o $W/";
+    finish(&mut albert(&line(&format!("{tune}tuned")))).succeeds();
+    world.write("plan.toml", world.plan("[1, 2]", 6, "checkpoint_interval = 2"));
 
     let steps = ["schedule.steps=60", "run.checkpoint_interval=4", "evaluation.interval=15", "--resume"];
     let target = |name, arguments: Vec<String>, output: &str, continues| Target {
@@ -196,56 +167,32 @@ fn targets(world: &World) -> Vec<Target> {
         output: world.path(output),
         continues,
     };
-    let input = world.path("task").join("dev.tsv").display().to_string();
-    let [corpus, tokenizer] = ["text.txt", "tokenizer.json"].map(path);
-    let [data, vocabulary, converted, predicted] =
-        ["out-data", "out-tokenizer.json", "out-convert", "out-predict.jsonl"].map(path);
+    let data = "data build $W/text.txt --tokenizer $W/tokenizer.json -o $W/out-data";
+    let vocabulary = "tokenizer train $W/text.txt --vocab-size 200 -o $W/out-tokenizer.json";
+    let predict = "predict --model $W/tuned --input $W/task/dev.tsv --output $W/out-predict.jsonl";
     vec![
         target("pretrain", world.pretrain("out-pretrain", &steps), "out-pretrain", true),
-        target("finetune", tune(&path("out-finetune")), "out-finetune", true),
-        target("ablate", strings(&["ablate", &plan, "-o", &path("out-ablate")]), "out-ablate", true),
-        target(
-            "data build",
-            strings(&["data", "build", &corpus, "--tokenizer", &tokenizer, "-o", &data]),
-            "out-data",
-            false,
-        ),
-        target(
-            "tokenizer train",
-            strings(&["tokenizer", "train", &corpus, "--vocab-size", "200", "-o", &vocabulary]),
-            "out-tokenizer.json",
-            false,
-        ),
-        target("convert", strings(&["convert", "--from", &model, "--to", &converted]), "out-convert", false),
-        target(
-            "predict",
-            strings(&["predict", "--model", &tuned, "--input", &input, "--output", &predicted]),
-            "out-predict.jsonl",
-            false,
-        ),
+        target("finetune", line(&format!("{tune}out-finetune")), "out-finetune", true),
+        target("ablate", line("ablate $W/plan.toml -o $W/out-ablate"), "out-ablate", true),
+        target("data build", line(data), "out-data", false),
+        target("tokenizer train", line(vocabulary), "out-tokenizer.json", false),
+        target("convert", line("convert --from $W/model --to $W/out-convert"), "out-convert", false),
+        target("predict", line(predict), "out-predict.jsonl", false),
     ]
 }
 
 fn remove(path: &Path) {
-    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    assert!(removed.is_ok() || !path.exists(), "{}: {removed:?}", path.display());
-    // Leftovers of a killed writer of a single file.
-    let folder = path.parent().expect("outputs are in the world");
-    let name = path.file_name().expect("outputs have names").to_string_lossy().into_owned();
-    for entry in fs::read_dir(folder).expect("the world can be listed").flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&format!(".{name}")) {
-            let left = entry.path();
-            let _ = if left.is_dir() { fs::remove_dir_all(left) } else { fs::remove_file(left) };
-        }
+    for path in leftovers(path).into_iter().chain([path.to_owned()]) {
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        assert!(removed.is_ok() || !path.exists(), "{}: {removed:?}", path.display());
     }
 }
 
-/// Hidden names in the folder of a single output file: leftovers of killed writers.
-fn leftovers(path: &Path) -> Vec<String> {
-    let name = path.file_name().expect("outputs have names").to_string_lossy().into_owned();
+/// Hidden files in the folder of an output: leftovers of killed writers.
+fn leftovers(path: &Path) -> Vec<PathBuf> {
+    let name = format!(".{}", path.file_name().expect("outputs have names").display());
     let entries = fs::read_dir(path.parent().expect("outputs are in the world")).expect("the world can be listed");
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|other| other.starts_with(&format!(".{name}"))).collect()
+    entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&name)).map(|e| e.path()).collect()
 }
 
 fn quiet(command: &mut Command) -> &mut Command {
@@ -346,6 +293,7 @@ fn campaign(target: &Target, kills: u32, has_strace: bool, log: &Path) -> Tally 
         // A chain of kills ends with an uninterrupted start.
         if !hit || draw.below(4) == 0 {
             tally.longest_chain = tally.longest_chain.max(chain);
+            let has_state = target.output.join("checkpoints").is_dir() && !checkpoints(&target.output).is_empty();
             let last = finish(&mut albert(&target.command_line()));
             // `convert` rejects an existing folder: the kill came after the last rename.
             let is_complete = difference(&reference, &files(&target.output)).is_none();
@@ -354,9 +302,15 @@ fn campaign(target: &Target, kills: u32, has_strace: bool, log: &Path) -> Tally 
             }
             let problem = difference(&reference, &files(&target.output));
             tally.failures.extend(problem.map(tell));
+            if last.stderr.contains("using the previous checkpoint") {
+                tally.failures.push(tell(format!("a checkpoint is damaged: {}", last.stderr)));
+            }
+            if hit && target.name == "pretrain" && last.stderr.contains("resuming from") != has_state {
+                tally.failures.push(tell(format!("a checkpoint is there: {has_state}, but: {}", last.stderr)));
+            }
             let left = leftovers(&target.output);
             if !left.is_empty() {
-                tally.failures.push(tell(format!("left over: {}", left.join(", "))));
+                tally.failures.push(tell(format!("left over: {left:?}")));
             }
             tally.finished += 1;
             chain = 0;
@@ -386,6 +340,8 @@ fn killed_commands_lose_nothing_and_leave_nothing_half_accepted() {
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let mut failures = Vec::new();
     for target in &targets {
+        // In a normal run one command is killed often enough that kills fall into the writing of a checkpoint.
+        let share = if target.name == "pretrain" { share.max(12) } else { share };
         let tally = campaign(target, share, has_strace, &world.path("strace.log"));
         let calls = tally.at_calls.map(|count| count.to_string()).join(" | ");
         let all = tally.at_random + tally.at_calls.iter().sum::<u32>();

@@ -19,4 +19,3 @@ mod nccl;
 mod profile;
 mod ranks;
 mod resume;
-mod streams;

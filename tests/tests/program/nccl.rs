@@ -81,6 +81,15 @@ fn sums(communicator: &Communicator, device: &Device, len: usize) -> engine::Res
     Ok(gradients.elements()?.iter().map(|x| x.to_bits()).collect())
 }
 
+/// Results of `work` for each item, each on a thread of its own.
+fn at_once<I: Send, T: Send>(items: Vec<I>, work: impl Fn(I) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
 /// Runs `work` on ranks, each on a thread with a GPU of its own that is connected over `fake`.
 fn on_gpus<T: Send>(
     fake: &Fake,
@@ -88,25 +97,15 @@ fn on_gpus<T: Send>(
     timeout: Duration,
     work: impl Fn(engine::Result<Communicator>, &Device) -> T + Sync,
 ) -> Vec<T> {
-    let (file, work) = (fake.file(), &work);
-    std::thread::scope(|scope| {
-        let file = &file;
-        let start = |mut rank: Communicator| {
-            move || {
-                let device = device("cuda-sim");
-                rank.set_timeout(timeout);
-                let path = rank.connect_gpus(&device, Some(file));
-                work(
-                    path.map(|path| {
-                        assert_eq!(path, GradientPath::Nccl("2.27.3".to_owned()));
-                        rank
-                    }),
-                    &device,
-                )
-            }
-        };
-        let threads: Vec<_> = Communicator::threads(size).into_iter().map(|rank| scope.spawn(start(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    at_once(Communicator::threads(size), |mut rank| {
+        let device = device("cuda-sim");
+        rank.set_timeout(timeout);
+        let path = rank.connect_gpus(&device, Some(&fake.file()));
+        let connected = path.map(|path| {
+            assert_eq!(path, GradientPath::Nccl("2.27.3".to_owned()));
+            rank
+        });
+        work(connected, &device)
     })
 }
 
@@ -163,54 +162,36 @@ fn error(rank: engine::Result<Communicator>, device: &Device) -> Option<String> 
 }
 
 #[test]
-fn a_rank_that_does_not_answer_is_named_and_the_work_is_aborted() {
+fn faults_of_a_library_and_of_its_ranks_are_told_and_the_work_is_aborted() {
     let Some(fake) = Fake::new() else { return };
-    // After the two groups of the first step; or the end of a group does not return, as where NCCL connects.
-    for fault in ["silent 1 2", "stuck 1 2"] {
+    let silent =
+        "rank 0, gradients of step 2: rank 1 did not answer within 2 s; it may be stopped, or its network may be gone";
+    let remote =
+        "rank 1, gradients of step 2: NCCL failed in an exchange: fake remote error; set NCCL_DEBUG=WARN to see more";
+    let file = fake.file();
+    let old = format!("ALBERT_NCCL = {file}: {file} is NCCL 2.6.4; 2.7.0 or later is needed");
+    let start = "rank 1, the start of NCCL: NCCL failed in ncclCommInitRank: fake system error";
+    let all = &["abort 0", "abort 1", "init 0 of 2", "init 1 of 2"][..];
+    // Fault, ranks, the one that fails, its error, and calls of the library.
+    for (fault, size, rank, said, calls) in [
+        // After the two groups of the first step; or the end of a group does not return, as where NCCL connects.
+        ("silent 1 2", 2, 0, silent, all),
+        ("stuck 1 2", 2, 0, silent, all),
+        ("silent 1 0", 3, 0, ": rank 1 or 2 did not answer within", &[]),
+        ("error 1 2", 2, 1, remote, &["abort 1"]),
+        ("refuse 1 ncclSend", 2, 1, "in ncclSend: fake invalid argument", &[]),
+        ("refuse 1 ncclRecv", 2, 1, "in ncclRecv: fake invalid argument", &[]),
+        ("refuse 1 ncclCommInitRank", 2, 1, start, &[]),
+        ("refuse 1 ncclCommInitRank", 2, 0, "rank 1 did not answer within 2 s", &[]),
+        ("version 2604", 2, 0, &old, &[]),
+        ("version 2604", 2, 1, &old, &[]),
+    ] {
         fake.set_fault(fault);
-        let errors = on_gpus(&fake, 2, IMPATIENCE, error);
-        let expected = "rank 0, gradients of step 2: rank 1 did not answer within 2 s; it may be stopped, or its network \
-                        may be gone";
-        assert_eq!(errors[0].as_deref(), Some(expected), "{fault}");
-        assert_eq!(fake.calls(), ["abort 0", "abort 1", "init 0 of 2", "init 1 of 2"], "{fault}");
-    }
-    // A rank that waits for two others names both.
-    fake.set_fault("silent 1 0");
-    let errors = on_gpus(&fake, 3, IMPATIENCE, error);
-    assert!(
-        errors[0].as_deref().is_some_and(|error| error.contains(": rank 1 or 2 did not answer within")),
-        "{errors:?}"
-    );
-}
-
-#[test]
-fn errors_of_the_library_are_told_in_its_words() {
-    let Some(fake) = Fake::new() else { return };
-    fake.set_fault("error 1 2");
-    let errors = on_gpus(&fake, 2, IMPATIENCE, error);
-    let words = "NCCL failed in an exchange: fake remote error; set NCCL_DEBUG=WARN to see more";
-    assert_eq!(errors[1], Some(format!("rank 1, gradients of step 2: {words}")));
-    assert!(fake.calls().contains(&"abort 1".to_owned()));
-    for (call, words) in [("ncclSend", "fake invalid argument"), ("ncclRecv", "fake invalid argument")] {
-        fake.set_fault(&format!("refuse 1 {call}"));
-        let errors = on_gpus(&fake, 2, IMPATIENCE, error);
-        assert!(errors[1].as_deref().is_some_and(|error| error.contains(&format!("in {call}: {words}"))), "{errors:?}");
-    }
-    fake.set_fault("refuse 1 ncclCommInitRank");
-    let errors = on_gpus(&fake, 2, IMPATIENCE, error);
-    let words = "rank 1, the start of NCCL: NCCL failed in ncclCommInitRank: fake system error";
-    assert!(errors[1].as_deref().is_some_and(|error| error.starts_with(words)), "{errors:?}");
-    assert!(errors[0].as_deref().is_some_and(|error| error.contains("rank 1 did not answer within 2 s")), "{errors:?}");
-}
-
-#[test]
-fn a_library_that_is_too_old_is_refused_by_version() {
-    let Some(fake) = Fake::new() else { return };
-    fake.set_fault("version 2604");
-    for error in on_gpus(&fake, 2, IMPATIENCE, error) {
-        let file = fake.file();
-        let expected = format!("ALBERT_NCCL = {file}: {file} is NCCL 2.6.4; 2.7.0 or later is needed");
-        assert!(error.as_deref().is_some_and(|error| error.starts_with(&expected)), "{error:?}");
+        let errors = on_gpus(&fake, size, IMPATIENCE, error);
+        assert!(errors[rank].as_deref().is_some_and(|error| error.contains(said)), "{fault}: {errors:?}");
+        let found = fake.calls();
+        let is_called = calls.iter().all(|call| found.iter().any(|found| found == call));
+        assert!(is_called && (calls.len() < 4 || found.len() == 4), "{fault}: {found:?}");
     }
 }
 
@@ -222,14 +203,11 @@ fn control_messages_of_any_length_arrive_whole() {
     let lens = [3, 0, (2 << 20) + 5];
     let content = |rank: usize| -> Vec<u8> { (0..lens[rank]).map(|i| (i * 7 + rank) as u8).collect() };
     let start = |rank: usize| {
-        let variable = |name: &str| {
-            Some(match name {
-                "RANK" => rank.to_string(),
-                "WORLD_SIZE" => lens.len().to_string(),
-                "MASTER_ADDR" => "localhost".to_owned(),
-                "MASTER_PORT" => "29500".to_owned(),
-                _ => return None,
-            })
+        let size = lens.len().to_string();
+        let variables = [("WORLD_SIZE", &size[..]), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+        let variable = |name: &str| match name {
+            "RANK" => Some(rank.to_string()),
+            _ => variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()),
         };
         let ranks = GpuRanks::find(&variable).expect("valid variables").expect("several ranks");
         let (communicator, path) = ranks.connect(&device("cuda-sim"), Some(&fake.file())).expect("ranks connect");
@@ -239,11 +217,7 @@ fn control_messages_of_any_length_arrive_whole() {
         communicator.finish();
         all
     };
-    let all: Vec<Vec<Vec<u8>>> = std::thread::scope(|scope| {
-        let start = &start;
-        let threads: Vec<_> = (0..lens.len()).map(|rank| scope.spawn(move || start(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-    });
+    let all: Vec<Vec<Vec<u8>>> = at_once((0..lens.len()).collect(), start);
     for all in all {
         assert!((0..lens.len()).all(|rank| all[rank] == content(rank)));
     }
@@ -251,21 +225,13 @@ fn control_messages_of_any_length_arrive_whole() {
 }
 
 /// Settings of a few steps that the simulator takes in seconds.
-pub(crate) const SHORT: [&str; 13] = [
-    "model.embedding_size=8",
-    "model.hidden_size=16",
-    "model.num_hidden_layers=1",
-    "model.num_attention_heads=1",
-    "data.evaluation.max_sequences=2",
-    "data.batch.max_tokens=64",
-    "data.batch.max_sequences=1",
-    "data.batch.sequences_per_step=4",
-    "data.batch.lanes=4",
-    "schedule.steps=2",
-    "schedule.warmup_steps=1",
-    "evaluation.interval=0",
-    "--device=cuda-sim",
-];
+pub(crate) fn short() -> Vec<&'static str> {
+    "model.embedding_size=8 model.hidden_size=16 model.num_hidden_layers=1 model.num_attention_heads=1 \
+     data.evaluation.max_sequences=2 data.batch.max_tokens=64 data.batch.max_sequences=1 data.batch.lanes=4 \
+     data.batch.sequences_per_step=4 schedule.steps=2 schedule.warmup_steps=1 evaluation.interval=0 --device=cuda-sim"
+        .split(' ')
+        .collect()
+}
 
 /// `size` processes as torchrun starts them, without MPI.
 fn torchrun<A: AsRef<OsStr> + Sync>(size: usize, file: &str, port: usize, arguments: &[A]) -> Vec<Finished> {
@@ -276,21 +242,17 @@ fn torchrun<A: AsRef<OsStr> + Sync>(size: usize, file: &str, port: usize, argume
         command.env("LOCAL_WORLD_SIZE", number(size)).env("MASTER_ADDR", "localhost").env("MASTER_PORT", number(port));
         finish(command.env("ALBERT_NCCL", file).env("ALBERT_THREADS", "1"))
     };
-    std::thread::scope(|scope| {
-        let start = &start;
-        let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || start(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-    })
+    at_once((0..size).collect(), start)
 }
 
 #[test]
 fn ranks_of_torchrun_write_the_files_of_one_process() {
     let Some(fake) = Fake::new() else { return };
     let world = World::new();
-    finish(&mut albert(&world.pretrain("one", &SHORT))).succeeds();
+    world.run_pretrain("one", &short()).succeeds();
     for size in [2, 3, 4] {
         let run = format!("{size}");
-        let all = torchrun(size, &fake.file(), 20_000 + size, &world.pretrain(&run, &SHORT));
+        let all = torchrun(size, &fake.file(), 20_000 + size, &world.pretrain(&run, &short()));
         let told = format!("{size} ranks on 1 host(s), 1 thread(s) in rank 0; gradients over NCCL 2.27.3");
         all[0].clone().says(&[&told]);
         all.into_iter().for_each(|finished| drop(finished.succeeds()));
@@ -303,7 +265,7 @@ fn ranks_of_torchrun_write_the_files_of_one_process() {
 fn ranks_of_torchrun_that_fail_say_why_and_end() {
     let Some(fake) = Fake::new() else { return };
     let world = World::new();
-    let arguments = world.pretrain("run", &[&SHORT[..], &["run.communication_timeout=1"]].concat());
+    let arguments = world.pretrain("run", &[&short()[..], &["run.communication_timeout=1"]].concat());
     // After the exchanges of the start.
     fake.set_fault("silent 1 20");
     let all = torchrun(2, &fake.file(), 20_010, &arguments);

@@ -7,9 +7,12 @@ use crate::data::Batch;
 
 type Matrix = Vec<Vec<f64>>;
 
+/// Parameters by name.
+pub(crate) type Values = BTreeMap<String, Vec<f64>>;
+
 pub(super) struct Reference<'a> {
     pub(super) config: &'a AlbertConfig,
-    pub(super) values: &'a BTreeMap<String, Vec<f64>>,
+    pub(super) values: &'a Values,
 }
 
 impl Reference<'_> {
@@ -24,8 +27,9 @@ impl Reference<'_> {
                     mlm += self.mlm_loss(&x[(position - bounds[0]) as usize], label as usize);
                 }
             }
-            let pooled: Vec<f64> = self.linear("albert.pooler", &x[0]).iter().map(|x| x.tanh()).collect();
-            sentence += nll(&self.linear("sop_classifier.classifier", &pooled), batch.sop_labels[sequence] as usize);
+            let pooled: Vec<f64> = dense(self.values, "albert.pooler", &x[0]).iter().map(|x| x.tanh()).collect();
+            sentence +=
+                nll(&dense(self.values, "sop_classifier.classifier", &pooled), batch.sop_labels[sequence] as usize);
         }
         [mlm / batch.masked_positions.len() as f64, sentence / batch.sequences() as f64]
     }
@@ -40,9 +44,9 @@ impl Reference<'_> {
                 let (word, position) = (row("word", ids[t]), row("position", positions[t]));
                 let segment = row("token_type", segments[t]);
                 let sum: Vec<f64> = (0..e).map(|i| word[i] + position[i] + segment[i]).collect();
-                let x = self.layer_norm("albert.embeddings.LayerNorm", &sum);
+                let x = norm(self.values, self.config.layer_norm_eps, "albert.embeddings.LayerNorm", &sum);
                 if self.config.has_embedding_map() {
-                    self.linear("albert.encoder.embedding_hidden_mapping_in", &x)
+                    dense(self.values, "albert.encoder.embedding_hidden_mapping_in", &x)
                 } else {
                     x
                 }
@@ -59,7 +63,7 @@ impl Reference<'_> {
             |id: BlockId| format!("albert.encoder.albert_layer_groups.{}.albert_layers.{}", id.group, id.inner);
         let (attention, ffn) = (prefix(attention), prefix(ffn));
         let project = |which: &str| -> Matrix {
-            x.iter().map(|x| self.linear(&format!("{attention}.attention.{which}"), x)).collect()
+            x.iter().map(|x| dense(self.values, &format!("{attention}.attention.{which}"), x)).collect()
         };
         let [q, k, v] = ["query", "key", "value"].map(project);
         let d = self.config.head_size();
@@ -75,18 +79,24 @@ impl Reference<'_> {
                         scores.iter().zip(&v).map(|(s, v)| s.exp() / sum * v[column]).sum()
                     })
                     .collect();
-                let o = self.linear(&format!("{attention}.attention.dense"), &context);
-                let y = self.layer_norm(&format!("{attention}.attention.LayerNorm"), &add(&o, &x[t]));
-                let inside: Vec<f64> = self.linear(&format!("{ffn}.ffn"), &y).iter().map(|&x| self.act(x)).collect();
-                let f = self.linear(&format!("{ffn}.ffn_output"), &inside);
-                self.layer_norm(&format!("{ffn}.full_layer_layer_norm"), &add(&f, &y))
+                let o = dense(self.values, &format!("{attention}.attention.dense"), &context);
+                let y = norm(
+                    self.values,
+                    self.config.layer_norm_eps,
+                    &format!("{attention}.attention.LayerNorm"),
+                    &add(&o, &x[t]),
+                );
+                let inside: Vec<f64> =
+                    dense(self.values, &format!("{ffn}.ffn"), &y).iter().map(|&x| self.act(x)).collect();
+                let f = dense(self.values, &format!("{ffn}.ffn_output"), &inside);
+                norm(self.values, self.config.layer_norm_eps, &format!("{ffn}.full_layer_layer_norm"), &add(&f, &y))
             })
             .collect()
     }
 
     fn mlm_loss(&self, x: &[f64], label: usize) -> f64 {
-        let h: Vec<f64> = self.linear("predictions.dense", x).iter().map(|&x| self.act(x)).collect();
-        let h = self.layer_norm("predictions.LayerNorm", &h);
+        let h: Vec<f64> = dense(self.values, "predictions.dense", x).iter().map(|&x| self.act(x)).collect();
+        let h = norm(self.values, self.config.layer_norm_eps, "predictions.LayerNorm", &h);
         let table = &self.values["albert.embeddings.word_embeddings.weight"];
         let logits: Vec<f64> = table
             .chunks(h.len())
@@ -94,22 +104,6 @@ impl Reference<'_> {
             .map(|(row, bias)| row.iter().zip(&h).map(|(a, b)| a * b).sum::<f64>() + bias)
             .collect();
         nll(&logits, label)
-    }
-
-    fn linear(&self, name: &str, x: &[f64]) -> Vec<f64> {
-        let weight = &self.values[&format!("{name}.weight")];
-        let bias = &self.values[&format!("{name}.bias")];
-        weight.chunks(x.len()).zip(bias).map(|(w, b)| w.iter().zip(x).map(|(w, x)| w * x).sum::<f64>() + b).collect()
-    }
-
-    fn layer_norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
-        let n = x.len() as f64;
-        let mean = x.iter().sum::<f64>() / n;
-        let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
-        let gain = &self.values[&format!("{name}.weight")];
-        let bias = &self.values[&format!("{name}.bias")];
-        let eps = self.config.layer_norm_eps;
-        x.iter().zip(gain.iter().zip(bias)).map(|(x, (g, b))| g * (x - mean) / (variance + eps).sqrt() + b).collect()
     }
 
     fn act(&self, x: f64) -> f64 {
@@ -121,6 +115,22 @@ impl Reference<'_> {
             Activation::Relu => x.max(0.0),
         }
     }
+}
+
+/// W·x + b for one row x.
+pub(crate) fn dense(values: &Values, name: &str, x: &[f64]) -> Vec<f64> {
+    let bias = values.get(&format!("{name}.bias"));
+    let rows = values[&format!("{name}.weight")].chunks_exact(x.len()).enumerate();
+    rows.map(|(at, row)| row.iter().zip(x).map(|(w, x)| w * x).sum::<f64>() + bias.map_or(0.0, |bias| bias[at]))
+        .collect()
+}
+
+pub(crate) fn norm(values: &Values, eps: f64, name: &str, x: &[f64]) -> Vec<f64> {
+    let n = x.len() as f64;
+    let mean = x.iter().sum::<f64>() / n;
+    let deviation = (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n + eps).sqrt();
+    let (gain, bias) = (&values[&format!("{name}.weight")], &values[&format!("{name}.bias")]);
+    x.iter().zip(gain).zip(bias).map(|((x, gain), bias)| gain * (x - mean) / deviation + bias).collect()
 }
 
 fn add(a: &[f64], b: &[f64]) -> Vec<f64> {

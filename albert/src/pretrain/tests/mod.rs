@@ -96,19 +96,21 @@ log_interval = 3
 checkpoint_interval = 4
 "#;
 
+/// Settings stand between spaces or each for itself.
 pub(super) fn recipe(overrides: &[&str]) -> PretrainRecipe {
-    let overrides = Setting::all(overrides).unwrap();
-    PretrainRecipe::from_toml(RECIPE, &overrides).unwrap()
+    let overrides: Vec<&str> = overrides.iter().flat_map(|several| several.split_whitespace()).collect();
+    PretrainRecipe::from_toml(RECIPE, &Setting::all(&overrides).unwrap()).unwrap()
 }
 
 pub(super) fn device(threads: usize) -> Device {
     Device::Cpu(Cpu::new(Isa::choose().unwrap(), threads).unwrap())
 }
 
-/// Sets the stop flag after some steps; keeps what it hears.
+/// Sets the stop flag after some steps, and changes their number after one; keeps what it hears.
 #[derive(Debug, Default)]
 pub(super) struct Listener<'s> {
     stop: Option<(&'s AtomicBool, u64)>,
+    replan: Option<(u64, u64)>,
     pub(super) steps: Vec<StepReport<PretrainFigures>>,
     evaluations: Vec<(EvaluationRecord<HeldOutFigures>, bool)>,
     saved: Vec<u64>,
@@ -136,6 +138,9 @@ impl Observer<Pretraining> for Listener<'_> {
     }
     fn saved(&mut self, step: u64, _: &Path) {
         self.saved.push(step);
+    }
+    fn replanned(&mut self, report: &StepReport<PretrainFigures>) -> Option<u64> {
+        self.replan.and_then(|(after, steps)| (report.step == after).then_some(steps))
     }
 }
 
@@ -165,16 +170,8 @@ impl World {
         Ok((outcome, listener))
     }
 
-    pub(super) fn try_trainer(
-        &self,
-        recipe: &PretrainRecipe,
-        device: Device,
-    ) -> Result<Trainer<Pretraining>, PretrainError> {
-        Trainer::<Pretraining>::new(recipe, &self.sources, device)
-    }
-
     pub(super) fn trainer(&self, recipe: &PretrainRecipe, device: Device) -> Trainer<Pretraining> {
-        self.try_trainer(recipe, device).unwrap()
+        Trainer::<Pretraining>::new(recipe, &self.sources, device).unwrap()
     }
 
     pub(super) fn path(&self, name: &str) -> std::path::PathBuf {

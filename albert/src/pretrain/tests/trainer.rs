@@ -58,10 +58,8 @@ fn estimates_of_memory_are_near_the_plan() {
     for (checkpointing, name) in [(Recompute::None, "none"), (Recompute::Cheap, "cheap"), (Recompute::Layer, "layer")] {
         for (world, layers) in [(&worlds[0], 2), (&worlds[0], 6), (&worlds[1], 2)] {
             let recipe = recipe(&[
-                "model.hidden_size=128",
-                "data.batch={ max_tokens = 2048, max_sequences = 64 }",
-                &format!("model.num_hidden_layers={layers}"),
-                &format!("compute.checkpointing={name}"),
+                "model.hidden_size=128 data.batch={max_tokens=2048,max_sequences=64}",
+                &format!("model.num_hidden_layers={layers} compute.checkpointing={name}"),
             ]);
             let trainer = world.trainer(&recipe, device(1));
             let workload = Workload { sequences: 64, sequence_length: 32, masked_per_sequence: 5 };
@@ -94,9 +92,9 @@ fn checkpointing_gives_the_same_bits() {
         let other = losses(&[&format!("compute.checkpointing={checkpointing}")]);
         assert_eq!(other, whole, "{checkpointing}");
     }
-    let undropped = &["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"];
-    let whole = losses(undropped);
-    let cut = losses(&[undropped[0], undropped[1], "data.batch.max_sequences=2"]);
+    let undropped = "model.hidden_dropout_prob=0 model.attention_probs_dropout_prob=0";
+    let whole = losses(&[undropped]);
+    let cut = losses(&[undropped, "data.batch.max_sequences=2"]);
     for (step, (a, b)) in whole.iter().zip(&cut).enumerate() {
         assert!((a - b).abs() < 1e-4 * a, "step {step}: {a} and {b} in smaller micro-batches");
     }
@@ -116,7 +114,9 @@ fn starts_from_a_shallower_model_and_refuses_what_does_not_fit() {
             Ok(())
         })
         .unwrap();
-    let message = |variant: &[&str]| world.try_trainer(&recipe(variant), device(1)).unwrap_err().to_string();
+    let message = |variant: &[&str]| {
+        Trainer::<Pretraining>::new(&recipe(variant), &world.sources, device(1)).unwrap_err().to_string()
+    };
     let text = message(&[&from, "model.hidden_size=48"]);
     assert!(text.contains("in the recipe's model"), "{text}");
     let text = message(&[&from, "model.sharing=none"]);

@@ -1,9 +1,9 @@
 //! Damaged files: no example gets lost. A file that is read without an error gives an example or a remark for each of
 //! its rows.
 
-use crate::tasks::{
-    GlueTask, Level, Problem, Purpose, Split, TextColumns, read_choices, read_race, read_squad, read_texts,
-};
+use std::path::Path;
+
+use crate::tasks::{GlueTask, Problem, Purpose, Split, TaskError, TextColumns, read_texts};
 
 use super::golden;
 
@@ -43,29 +43,40 @@ fn lines(file: &[u8]) -> usize {
     file.iter().filter(|&&byte| byte == b'\n').count() + usize::from(file.last().is_some_and(|&byte| byte != b'\n'))
 }
 
+/// Damages a file some times. What `read` takes must have as many examples and remarks as `rows` counts. How many were read,
+/// and how many were refused.
+fn damaged(
+    numbers: &mut Numbers,
+    (file, times): (&Path, usize),
+    read: impl Fn(&Path) -> Result<usize, TaskError>,
+    rows: impl Fn(&[u8]) -> usize,
+) -> (usize, usize) {
+    let (folder, whole) = (tempfile::tempdir().unwrap(), std::fs::read(file).unwrap());
+    let path = folder.path().join(file.file_name().unwrap());
+    let mut taken = 0;
+    for _ in 0..times {
+        let damaged = numbers.damage(&whole);
+        std::fs::write(&path, &damaged).unwrap();
+        if let Ok(found) = read(&path) {
+            taken += 1;
+            assert_eq!(found, rows(&damaged), "{}: {:?}", file.display(), String::from_utf8_lossy(&damaged));
+        }
+    }
+    (taken, times - taken)
+}
+
 #[test]
 fn damaged_tables_lose_no_row() {
-    let folder = tempfile::tempdir().unwrap();
     let mut numbers = Numbers(1);
     let (mut read, mut refused) = (0, 0);
     for task in GlueTask::ALL {
         for &split in task.splits() {
-            let file = std::fs::read(task.path(&golden().join("glue"), split).unwrap()).unwrap();
             let header = usize::from(task != GlueTask::Cola || split == Split::Test);
-            for _ in 0..50 {
-                let damaged = numbers.damage(&file);
-                let path = folder.path().join("f.tsv");
-                std::fs::write(&path, &damaged).unwrap();
-                match task.read_file(&path, split, Purpose::Training).unwrap().read_all() {
-                    Err(_) => refused += 1,
-                    Ok((examples, remarks)) => {
-                        read += 1;
-                        let rows = lines(&damaged) - header;
-                        let text = String::from_utf8_lossy(&damaged);
-                        assert_eq!(examples.len() + remarks.len(), rows, "{task} {split}: {text:?}");
-                    }
-                }
-            }
+            let all = |path: &Path| task.read_file(path, split, Purpose::Training).unwrap().read_all();
+            let count = |path: &Path| all(path).map(|(examples, remarks)| examples.len() + remarks.len());
+            let file = task.path(&golden().join("glue"), split).unwrap();
+            let found = damaged(&mut numbers, (&file, 50), count, |file| lines(file) - header);
+            (read, refused) = (read + found.0, refused + found.1);
         }
     }
     assert!(read > 300 && refused > 300, "{read} files read, {refused} refused");
@@ -73,51 +84,17 @@ fn damaged_tables_lose_no_row() {
 
 #[test]
 fn damaged_files_of_ones_own_lose_no_row() {
-    let folder = tempfile::tempdir().unwrap();
     let mut numbers = Numbers(2);
     let classes = Problem::Classes { labels: ["bad", "good"].map(str::to_owned).into() };
     let mut read = 0;
     for (name, problem, header) in [("reviews.tsv", classes, 1), ("scores.jsonl", Problem::Number, 0)] {
-        let file = std::fs::read(golden().join("own").join(name)).unwrap();
-        for _ in 0..300 {
-            let damaged = numbers.damage(&file);
-            let path = folder.path().join(name);
-            std::fs::write(&path, &damaged).unwrap();
-            let reader = read_texts(&path, &TextColumns::default(), &problem, Purpose::Training).unwrap();
-            if let Ok((examples, _)) = reader.read_all() {
-                read += 1;
-                let text = String::from_utf8_lossy(&damaged);
-                // Blank lines are not rows.
-                let rows = text.split('\n').filter(|line| !line.trim().is_empty()).count();
-                assert_eq!(examples.len(), rows - header, "{text:?}");
-            }
-        }
+        let open = |path: &Path| read_texts(path, &TextColumns::default(), &problem, Purpose::Training).unwrap();
+        let count = |path: &Path| open(path).read_all().map(|(examples, _)| examples.len());
+        // Blank lines are not rows.
+        let full = |file: &[u8]| {
+            String::from_utf8_lossy(file).split('\n').filter(|line| !line.trim().is_empty()).count() - header
+        };
+        read += damaged(&mut numbers, (&golden().join("own").join(name), 300), count, full).0;
     }
     assert!(read > 100, "{read} files read");
-}
-
-#[test]
-fn damaged_json_is_read_or_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut numbers = Numbers(3);
-    let (mut read, mut refused) = (0, 0);
-    let part = folder.path().join("train/high");
-    std::fs::create_dir_all(&part).unwrap();
-    for _ in 0..150 {
-        for name in ["squad/train-v1.1.json", "squad/dev-v2.0.json", "own/choices.json", "race/RACE/train/high/2.txt"] {
-            let damaged = numbers.damage(&std::fs::read(golden().join(name)).unwrap());
-            let path = if name.ends_with(".txt") { part.join("1.txt") } else { folder.path().join("f.json") };
-            std::fs::write(&path, &damaged).unwrap();
-            let is_read = if name.starts_with("squad") {
-                read_squad(&path, name.contains("v2"), Purpose::Training).unwrap().read_all().is_ok()
-            } else if name.starts_with("own") {
-                read_choices(&path, Purpose::Training).unwrap().read_all().is_ok()
-            } else {
-                let reader = read_race(folder.path(), Split::Train, &[Level::High], Purpose::Training).unwrap();
-                reader.read_all().is_ok()
-            };
-            *if is_read { &mut read } else { &mut refused } += 1;
-        }
-    }
-    assert!(read > 80 && refused > 80, "{read} files read, {refused} refused");
 }

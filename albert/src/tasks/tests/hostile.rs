@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use crate::tasks::{
-    Label, Problem, Purpose, RemarkKind, TagColumns, TextColumns, labels_of_tagged, labels_of_texts, read_squad,
-    read_tagged, read_texts,
+    Label, Problem, Purpose, RemarkKind, TagColumns, TextColumns, labels_of_tagged, read_squad, read_tagged, read_texts,
 };
 
-use super::{message, read};
+use super::{assert_refused, message, one, read};
 
 fn labels() -> Problem {
     Problem::Classes { labels: ["pos", "neg"].map(str::to_owned).into() }
@@ -157,9 +156,8 @@ fn remarks_without_end_are_counted() {
     let answer =
         |at: usize| format!("{{\"id\":{at},\"question\":\"q\",\"answers\":[{{\"text\":\"b\",\"answer_start\":9}}]}}");
     let qas: Vec<String> = (0..3000).map(answer).collect();
-    let file = format!("{{\"data\":[{{\"paragraphs\":[{{\"context\":\"a\",\"qas\":[{}]}}]}}]}}", qas.join(","));
     let open = |path: &Path| read_squad(path, false, Purpose::Evaluation);
-    let (questions, remarks) = read("f.json", &file, open).unwrap();
+    let (questions, remarks) = read("f.json", one("a", &qas.join(",")), open).unwrap();
     assert_eq!((questions.len(), remarks.len()), (3000, 1001));
     assert_eq!(remarks[1000].kind, RemarkKind::Further { count: 2000 });
     assert!(remarks[1000].to_string().ends_with("2000 more remarks"));
@@ -168,16 +166,13 @@ fn remarks_without_end_are_counted() {
 #[test]
 fn answers_may_overlap_and_start_anywhere() {
     // Characters of one to four bytes; every start, with a text that is there at one of them alone.
-    let passage = "aé€😀b";
+    let open = |path: &Path| read_squad(path, false, Purpose::Training);
+    let question = |answers: &str| format!("{{\"id\":1,\"question\":\"q\",\"answers\":{answers}}}");
     for start in 0..8 {
         let answers = format!(
             "[{{\"text\":\"€😀\",\"answer_start\":{start}}},{{\"text\":\"é€\",\"answer_start\":1}},{{\"text\":\"\",\"answer_start\":2}}]"
         );
-        let file = format!(
-            "{{\"data\":[{{\"paragraphs\":[{{\"context\":\"{passage}\",\"qas\":[{{\"id\":1,\"question\":\"q\",\"answers\":{answers}}}]}}]}}]}}"
-        );
-        let open = |path: &Path| read_squad(path, false, Purpose::Training);
-        let (questions, remarks) = read("f.json", &file, open).unwrap();
+        let (questions, remarks) = read("f.json", one("aé€😀b", &question(&answers)), open).unwrap();
         let found: Vec<&str> = questions[0].answers.iter().map(|answer| answer.text.as_str()).collect();
         let expected: &[&str] = if start == 2 { &["€😀", "é€"] } else { &["é€"] };
         assert_eq!((&found[..], remarks.len()), (expected, 3 - expected.len()), "{start}");
@@ -190,12 +185,8 @@ fn answers_may_overlap_and_start_anywhere() {
         ("\"1\"", "f.json: no example"),
         ("1e3", "f.json: no example"),
     ] {
-        let file = format!(
-            "{{\"data\":[{{\"paragraphs\":[{{\"context\":\"a\",\"qas\":[{{\"id\":1,\"question\":\"q\",\
-             \"answers\":[{{\"text\":\"a\",\"answer_start\":{start}}}]}}]}}]}}]}}"
-        );
-        let found = message(read("f.json", &file, |path| read_squad(path, false, Purpose::Training)), "f.json");
-        assert!(found.starts_with(expected), "{start}: {found}");
+        let answers = format!("[{{\"text\":\"a\",\"answer_start\":{start}}}]");
+        assert_refused("f.json", one("a", &question(&answers)), expected, open);
     }
 }
 
@@ -209,35 +200,4 @@ fn deep_json_is_refused_where_it_is_read_and_passed_over_elsewhere() {
     let file = format!("{{\"o\":{},\"data\":[{{\"p\":{},\"paragraphs\":[]}}]}}", deep(100_000), deep(100_000));
     let found = message(read("f.json", file, |path| read_squad(path, false, Purpose::Training)), "f.json");
     assert!(found.starts_with("f.json: no example"), "{found}");
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn devices_that_never_end_are_read_to_a_limit() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["f.tsv", "f.csv"] {
-        let path = folder.path().join(name);
-        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
-        let reader = read_texts(&path, &TextColumns::default(), &labels(), Purpose::Training).unwrap();
-        let found = message(reader.read_all(), name);
-        assert!(found.contains("more than") && found.contains("268435456 bytes"), "{found}");
-    }
-}
-
-#[test]
-fn every_row_may_have_a_label_of_its_own() {
-    // 40,000 labels looked up one after another would be 1.6e9 comparisons of text.
-    let rows: String = (0..40_000).map(|at| format!("text {at}\tlabel {at}\n")).collect();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("f.tsv");
-    std::fs::write(&path, format!("text\tlabel\n{rows}")).unwrap();
-    let columns = TextColumns::default();
-    let labels = labels_of_texts(&path, &columns).unwrap();
-    let problem = Problem::Classes { labels: labels.clone() };
-    let (list, _) = read_texts(&path, &columns, &problem, Purpose::Training).unwrap().read_all().unwrap();
-    assert_eq!((list.len(), labels.len()), (40_000, 40_000));
-    for text in list {
-        let Some(Label::Class(class)) = text.label else { unreachable!() };
-        assert_eq!(labels[class as usize], text.first.replace("text", "label"));
-    }
 }

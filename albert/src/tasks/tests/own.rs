@@ -7,18 +7,14 @@ use crate::tasks::{
     labels_of_texts, read_tagged, read_texts,
 };
 
-use super::{golden, message, read};
+use super::{assert_alike, assert_refused, golden, message, read, text};
 
 fn classes(labels: &[&str]) -> Problem {
     Problem::Classes { labels: labels.iter().map(|&label| label.to_owned()).collect() }
 }
 
-fn texts(problem: Problem, purpose: Purpose) -> impl FnOnce(&Path) -> Result<Reader<Text>, TaskError> {
+fn texts(problem: Problem, purpose: Purpose) -> impl Fn(&Path) -> Result<Reader<Text>, TaskError> {
     move |path| read_texts(path, &TextColumns::default(), &problem, purpose)
-}
-
-fn text(id: &str, first: &str, second: Option<&str>, label: Option<Label>) -> Text {
-    Text { id: id.to_owned(), first: first.to_owned(), second: second.map(str::to_owned), label }
 }
 
 #[test]
@@ -108,16 +104,7 @@ fn byte_order_marks_and_carriage_returns_change_nothing() {
         ("f.csv", "text,label\na,x\nb,x\n"),
         ("f.jsonl", "{\"text\": \"a\", \"label\": \"x\"}\n{\"text\": \"b\", \"label\": \"x\"}\n"),
     ] {
-        let expected = read(name, file, texts(classes(&["x"]), Purpose::Training)).unwrap();
-        assert_eq!(expected.0.len(), 2);
-        let windows = format!("\u{feff}{}", file.replace('\n', "\r\n"));
-        for changed in [windows.as_str(), file.trim_end()] {
-            assert_eq!(
-                read(name, changed, texts(classes(&["x"]), Purpose::Training)).unwrap(),
-                expected,
-                "{changed:?}"
-            );
-        }
+        assert_alike(name, file, texts(classes(&["x"]), Purpose::Training));
     }
 }
 
@@ -131,8 +118,6 @@ fn what_is_wrong_is_said_with_its_line() {
         ("f.csv", "text,label\n", "f.csv: no example"),
         ("f.tsv", "text\tlabel\na\tx\nb\n", "f.tsv:3: 1 columns, expected 2; columns are separated by TAB"),
         ("f.csv", "text,label\n\"a\nb\",x\nb,x,x\n", "f.csv:4: 3 columns, expected 2; columns are separated by commas"),
-        ("f.csv", "text,label\na,x\n\"b,x\nc,x\n", "f.csv:3: "),
-        ("f.csv", "label,text\nx,a\nx,\"b\nx,c\n", "f.csv:3: a double quote that is never closed"),
         ("f.tsv", "text\ttext\tlabel\na\tb\tx\n", "f.tsv:1: duplicate column \"text\""),
         ("f.tsv", "text\tlabel\na\ty\n", "f.tsv:2: unknown label \"y\"; expected one of \"x\""),
         ("f.csv", "text,label\na,y\n", "f.csv:2: unknown label \"y\""),
@@ -158,16 +143,11 @@ fn what_is_wrong_is_said_with_its_line() {
         ("f.txt", "a", "f.txt: unknown file type; expected a name that ends in .tsv, .csv, .jsonl, .ndjson or .json"),
     ];
     for (name, file, expected) in cases {
-        let message = message(read(name, file, texts(classes(&["x"]), Purpose::Training)), name);
-        assert!(message.starts_with(expected), "{file:?}\n gave {message:?}\n not {expected:?}");
-    }
-    for (name, file) in [("f.tsv", &b"text\tlabel\n\xff\tx\n"[..]), ("f.csv", &b"text,label\n\xff,x\n"[..])] {
-        let message = message(read(name, file, texts(classes(&["x"]), Purpose::Training)), name);
-        assert!(message.starts_with(&format!("{name}:2: invalid UTF-8")), "{message}");
+        assert_refused(name, file, expected, texts(classes(&["x"]), Purpose::Training));
     }
 }
 
-fn tagged(labels: &[&str], purpose: Purpose) -> impl FnOnce(&Path) -> Result<Reader<Tagged>, TaskError> {
+fn tagged(labels: &[&str], purpose: Purpose) -> impl Fn(&Path) -> Result<Reader<Tagged>, TaskError> {
     let labels: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
     move |path| read_tagged(path, TagColumns::default(), &labels, purpose)
 }
@@ -210,7 +190,6 @@ fn what_is_wrong_with_tagged_words_is_said_with_its_line() {
         ("a\tO\n\tO\n", "f.txt:2: the word is empty"),
     ];
     for (file, expected) in cases {
-        let message = message(read("f.txt", file, tagged(&["O"], Purpose::Training)), "f.txt");
-        assert!(message.starts_with(expected), "{file:?}\n gave {message:?}\n not {expected:?}");
+        assert_refused("f.txt", file, expected, tagged(&["O"], Purpose::Training));
     }
 }

@@ -4,25 +4,16 @@ use std::path::Path;
 
 use super::*;
 use crate::Piece;
+use crate::tests::{texts, toy_pieces};
 use bounded_input::proto::{Reader, Value, write_field};
 
 /// A model of the special pieces and `more`; a score of 0 makes a user-defined symbol.
 fn toy(more: &[(&str, f64)]) -> ModelProto {
-    let kind = |text: &str| if text == "<unk>" { PieceKind::Unknown } else { PieceKind::Control };
-    let special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"].map(|text| Piece::new(text, 0.0, kind(text)));
-    let more = more.iter().map(|&(text, score)| match score {
-        0.0 => Piece::new(text, 0.0, PieceKind::UserDefined),
-        _ => Piece::normal(text, score),
-    });
-    ModelProto::new(special.into_iter().chain(more).collect(), own_rules())
+    ModelProto::new(toy_pieces(more), own_rules())
 }
 
 fn load(model: &ModelProto) -> Tokenizer {
     Tokenizer::from_spiece(&model.write(), Cleaning::default(), Path::new("x.model")).expect("a valid model")
-}
-
-fn texts(tokenizer: &Tokenizer, text: &str) -> Vec<String> {
-    tokenizer.encode(text).unwrap().into_iter().map(|id| tokenizer.piece(id).to_owned()).collect()
 }
 
 #[test]

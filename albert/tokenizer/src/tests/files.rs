@@ -51,15 +51,11 @@ fn says_what_hugging_face_needs() {
 }
 
 #[test]
-fn a_folder_with_its_config_is_loaded() {
+fn the_files_beside_tokenizer_json_say_the_same() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let original = sample();
-    for (name, content) in original.to_files().unwrap() {
-        std::fs::write(folder.path().join(name), content).expect("writable");
-    }
     let config: serde_json::Value = serde_json::from_str(&original.to_config_json()).expect("valid JSON");
     assert_eq!((&config["mask_token"], &config["pad_token"]), (&"[MASK]".into(), &"<pad>".into()));
-    assert_eq!(Tokenizer::load(folder.path()).expect("a folder").to_json().unwrap(), original.to_json().unwrap());
     // As a SentencePiece model, the same pieces give the same ids.
     let path = folder.path().join("spiece.model");
     std::fs::write(&path, original.to_spiece().unwrap()).expect("writable");
@@ -80,16 +76,6 @@ fn a_folder_with_its_config_is_loaded() {
     assert!(error.contains("the tokenizer has 9 pieces and the model 30000"), "{error}");
     let error = original.check_ids(&[0, 9]).expect_err("too large").to_string();
     assert_eq!(error, "id 9 is not in the vocabulary; its ids are 0 to 8");
-}
-
-#[test]
-fn a_file_cut_short_anywhere_is_an_error_that_names_it() {
-    let json = sample().to_json().unwrap();
-    let last_brace = json.trim_end().len() - 1;
-    for cut in (0..last_brace).filter(|&cut| json.is_char_boundary(cut)) {
-        let error = error_of(&json[..cut]);
-        assert!(error.starts_with("dir/tokenizer.json: not valid JSON"), "cut at {cut}: {error}");
-    }
 }
 
 #[test]

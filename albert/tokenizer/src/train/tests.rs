@@ -104,21 +104,6 @@ fn refuses_what_cannot_work_and_says_why() {
 }
 
 #[test]
-fn long_lines_are_skipped_and_counted() {
-    let mut text = sample_text(500, 4);
-    let short = train(&text, &config(300), |_| {}).expect("enough text").to_json().unwrap();
-    text.push("zzz ".repeat(2000));
-    let mut counted = None;
-    let with_long = train(&text, &config(300), |progress| {
-        if let Progress::Counted { lines, skipped, .. } = progress {
-            counted = Some((lines, skipped));
-        }
-    });
-    assert_eq!(counted, Some((501, 1)));
-    assert!(short == with_long.expect("enough text").to_json().unwrap(), "the long line changed the vocabulary");
-}
-
-#[test]
 fn symbols_of_several_characters_and_rare_characters_split_words() {
     let lines: Vec<String> = (0..400).map(|n| format!("foo::bar <a>x foo{} Ωmega", n % 7)).collect();
     let config = TrainerConfig {
@@ -165,14 +150,17 @@ fn pieces_of(rows: &[(&str, f64)]) -> Pieces {
     pieces
 }
 
+fn segments<const N: usize>(texts: [(&str, u64); N]) -> Vec<(Box<[u8]>, u64)> {
+    texts.map(|(text, count)| (text.as_bytes().into(), count)).to_vec()
+}
+
 /// Sorted by bytes, as pieces in training are.
 const ROWS: [(&str, f64); 8] =
     [("a", -2.0), ("ab", -2.5), ("abc", -4.0), ("b", -3.0), ("bc", -3.25), ("c", -2.75), ("ca", -3.5), ("é", -5.0)];
 
 #[test]
 fn expected_counts_are_those_of_all_segmentations() {
-    let segments: Vec<(Box<[u8]>, u64)> =
-        [("abc", 3), ("abcabc", 2), ("caé", 5), ("c", 1)].map(|(t, n)| (t.as_bytes().into(), n)).to_vec();
+    let segments = segments([("abc", 3), ("abcabc", 2), ("caé", 5), ("c", 1)]);
     let pieces = pieces_of(&ROWS);
     let lattices = Lattices::new(&segments, &pieces.trie());
     let (found, log_likelihood) = lattices.expected_counts(&pieces);
@@ -196,8 +184,7 @@ fn expected_counts_are_those_of_all_segmentations() {
 fn counts_of_segments_too_long_for_plain_probabilities_are_right() {
     // "abc" repeated: where the long segment underflows, its logarithm must be that of n short ones plus what crosses.
     let pieces = pieces_of(&[("ab", -2.5), ("abc", -4.0), ("c", -2.75)]);
-    let once = vec![("abc".as_bytes().into(), 1)];
-    let many = vec![("abc".repeat(1000).into_bytes().into_boxed_slice(), 1)];
+    let (once, many) = (segments([("abc", 1)]), segments([(&"abc".repeat(1000), 1)]));
     let (short, short_log) = Lattices::new(&once, &pieces.trie()).expected_counts(&pieces);
     let (long, long_log) = Lattices::new(&many, &pieces.trie()).expected_counts(&pieces);
     // Each of 3000 positions adds a logarithm of size |long_log| and errs by at most a rounding of that size.
@@ -213,8 +200,7 @@ fn counts_of_segments_too_long_for_plain_probabilities_are_right() {
 #[test]
 fn best_paths_count_each_piece_where_it_is_used() {
     let pieces = pieces_of(&ROWS);
-    let segments: Vec<(Box<[u8]>, u64)> =
-        [("abc", 3), ("caab", 2), ("xa", 7)].map(|(t, n)| (t.as_bytes().into(), n)).to_vec();
+    let segments = segments([("abc", 3), ("caab", 2), ("xa", 7)]);
     let counts = Lattices::new(&segments, &pieces.trie()).best_path_counts(&pieces);
     // abc -4 beats ab+c -5.25 and a+bc -5.25; ca+ab -6 beats c+a+ab -7.25; x is covered by nothing.
     let by_text: HashMap<&str, f64> =
@@ -225,7 +211,7 @@ fn best_paths_count_each_piece_where_it_is_used() {
 #[test]
 fn renaming_strikes_pieces_off_every_lattice() {
     let pieces = pieces_of(&ROWS);
-    let segments: Vec<(Box<[u8]>, u64)> = [("abcabc", 3), ("caé", 2)].map(|(t, n)| (t.as_bytes().into(), n)).to_vec();
+    let segments = segments([("abcabc", 3), ("caé", 2)]);
     let mut lattices = Lattices::new(&segments, &pieces.trie());
     let (kept, new_ids) = pieces.keep(|id| id % 2 == 0 || id == 3);
     lattices.rename(&new_ids);
@@ -239,10 +225,7 @@ fn pruning_keeps_what_costs_most_to_lose() {
     // "ab" is frequent and much better than a+b; "bc" is rare; "cd" loses to c+d and is dropped at any rate.
     let rows = [("a", -2.0), ("ab", -2.5), ("b", -2.0), ("bc", -3.9), ("c", -2.0), ("cd", -9.0), ("d", -2.0)];
     let pieces = pieces_of(&rows);
-    let segments: Vec<(Box<[u8]>, u64)> =
-        [("ab", 100), ("bc", 1), ("cd", 50), ("a", 10), ("b", 10), ("c", 10), ("d", 10)]
-            .map(|(t, n)| (t.as_bytes().into(), n))
-            .to_vec();
+    let segments = segments([("ab", 100), ("bc", 1), ("cd", 50), ("a", 10), ("b", 10), ("c", 10), ("d", 10)]);
     let lattices = Lattices::new(&segments, &pieces.trie());
     let kept = |most: usize| -> Vec<&str> {
         let keep = prune::choose(&pieces, &lattices, most);

@@ -103,16 +103,10 @@ fn remove_all(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::names;
     use super::*;
-    use crate::io::write_atomically;
+    use crate::{io::write_atomically, shared_tests::refused};
     use std::os::unix::fs::symlink;
-
-    fn names(folder: &Path) -> Vec<String> {
-        let entries = std::fs::read_dir(folder).unwrap();
-        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
 
     fn fill(folder: &AtomicFolder, text: &str) {
         for name in ["a", "b"] {
@@ -128,19 +122,15 @@ mod tests {
             let folder = AtomicFolder::create(&path).unwrap();
             fill(&folder, "x");
             assert!(!path.exists());
-            if commit {
-                folder.commit().unwrap()
-            } else {
-                drop(folder)
-            }
+            // Dropped without a commit.
+            commit.then_some(folder).into_iter().for_each(|folder| folder.commit().unwrap());
             assert_eq!(path.exists(), commit);
         }
         assert_eq!(names(&path), ["a", "b"]);
         assert_eq!(names(path.parent().unwrap()), ["model"], "neither lock nor leftover");
         // The lock of a process that was killed after its rename.
         std::fs::write(root.path().join("new/.model.lock"), "").unwrap();
-        let error = AtomicFolder::create(&path).unwrap_err().to_string();
-        assert!(error.contains("model: is in use; choose another name"), "{error}");
+        refused(AtomicFolder::create(&path), "model: is in use; choose another name");
         assert_eq!(names(path.parent().unwrap()), ["model"], "the lock is removed");
     }
 
@@ -153,10 +143,7 @@ mod tests {
         let folder = AtomicFolder::create(&link).unwrap();
         fill(&folder, "x");
         folder.commit().unwrap();
-        assert_eq!(
-            (names(&empty), names(root.path())),
-            (vec!["a".into(), "b".into()], vec!["empty".into(), "link".into()])
-        );
+        assert_eq!([names(&empty), names(root.path())], [["a", "b"], ["empty", "link"]]);
     }
 
     #[test]
@@ -165,8 +152,7 @@ mod tests {
         let path = root.path().join("model");
         let first = AtomicFolder::create(&path).unwrap();
         fill(&first, "first");
-        let error = AtomicFolder::create(&path).unwrap_err().to_string();
-        assert!(error.contains("another process is writing this folder; wait for it or stop it"), "{error}");
+        refused(AtomicFolder::create(&path), "another process is writing this folder; wait for it or stop it");
         assert_eq!(names(first.path()), ["a", "b"], "the second has removed nothing");
         first.commit().unwrap();
         assert_eq!(std::fs::read(path.join("a")).unwrap(), b"first");

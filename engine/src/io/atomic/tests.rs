@@ -1,98 +1,80 @@
 use super::*;
+use crate::shared_tests::refused;
 use std::{
     fs::OpenOptions,
     io::Read,
     os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink},
     process::Command,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
+use tempfile::TempDir;
 
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+/// A new folder, the path of a file in it, and that of the temporary file.
+fn place() -> (TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, partial) = (folder.path().join("state"), folder.path().join(".state.partial"));
+    (folder, path, partial)
+}
+
+pub(super) fn names(folder: impl AsRef<Path>) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
 
-#[test]
-fn replaces_the_file_and_leaves_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
-    for text in ["first", "second, longer", ""] {
-        write_atomically(&path, |w| w.write_all(text.as_bytes())).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
-        assert_eq!(names(folder.path()), ["state"]);
-    }
+fn text(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path).unwrap()
 }
 
-/// A disk that fills: takes `room` bytes, then fails.
-struct Full<'a> {
-    inner: &'a mut dyn Write,
-    room: usize,
-}
-impl Write for Full<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.room == 0 {
-            return Err(io::Error::from(io::ErrorKind::StorageFull));
-        }
-        let n = self.inner.write(&bytes[..bytes.len().min(self.room)])?;
-        self.room -= n;
-        Ok(n)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
+fn fifo(folder: &TempDir) -> PathBuf {
+    let path = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    path
 }
 
 #[test]
 fn a_disk_that_fills_leaves_the_file_as_it_was() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
+    let (folder, path, _) = place();
     let new = vec![7u8; 3_000_000];
     for old in [None, Some(b"old".to_vec())] {
-        if let Some(old) = &old {
-            std::fs::write(&path, old).unwrap();
-        }
+        old.iter().for_each(|old| std::fs::write(&path, old).unwrap());
         for room in [0, 1, 4096, 1 << 20, 2_999_999] {
-            let error = write_atomically(&path, |w| Full { inner: w, room }.write_all(&new)).unwrap_err();
-            let text = error.to_string();
+            let full = |w: &mut dyn Write| w.write_all(&new[..room]).and(Err(io::ErrorKind::StorageFull.into()));
+            let text = write_atomically(&path, full).unwrap_err().to_string();
             assert!(text.contains("state: cannot write the file"), "after {room} bytes: {text}");
             assert_eq!(std::fs::read(&path).ok(), old, "after {room} bytes");
-            assert_eq!(names(folder.path()).len(), usize::from(old.is_some()), "after {room} bytes");
+            assert_eq!(names(&folder).len(), usize::from(old.is_some()), "after {room} bytes");
         }
     }
 }
 
 #[test]
-fn a_leftover_of_a_killed_process_is_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
-    std::fs::write(folder.path().join(".state.partial"), "a longer leftover than what follows").unwrap();
-    write_atomically(&path, |w| w.write_all(b"new")).unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"new");
-    assert_eq!(names(folder.path()), ["state"]);
-    std::fs::write(folder.path().join(".state.partial"), "a leftover").unwrap();
+fn replaces_the_file_and_a_leftover_of_a_killed_process_and_leaves_nothing_else() {
+    let (folder, path, partial) = place();
+    for new in ["first", "second, longer", ""] {
+        std::fs::write(&partial, "a longer leftover than what follows").unwrap();
+        write_atomically(&path, |w| w.write_all(new.as_bytes())).unwrap();
+        assert_eq!((text(&path).as_str(), names(&folder)), (new, vec!["state".to_owned()]));
+    }
+    std::fs::write(&partial, "a leftover").unwrap();
     remove_leftover(&path).unwrap();
     remove_leftover(&path).unwrap();
-    assert_eq!(names(folder.path()), ["state"]);
+    assert_eq!(names(&folder), ["state"]);
     let _writer = AtomicFile::create(&path).unwrap();
-    let error = remove_leftover(&path).unwrap_err().to_string();
-    assert!(error.contains("another process is writing this file"), "{error}");
+    refused(remove_leftover(&path), "another process is writing this file");
 }
 
 #[test]
 fn two_writers_of_one_file_cannot_mix() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
+    let (folder, path, _) = place();
     symlink("state", folder.path().join("link")).unwrap();
     let mut first = AtomicFile::create(&path).unwrap();
     first.write_all(b"first").unwrap();
     for name in ["state", "link"] {
-        let error = AtomicFile::create(folder.path().join(name)).unwrap_err().to_string();
-        assert!(error.contains("another process is writing this file"), "{error}");
-        let error = check_output(folder.path().join(name)).unwrap_err().to_string();
-        assert!(error.contains("another process is writing this file"), "{error}");
+        refused(AtomicFile::create(folder.path().join(name)), "another process is writing this file");
+        refused(check_output(folder.path().join(name)), "another process is writing this file");
     }
     first.commit().unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"first");
@@ -101,9 +83,7 @@ fn two_writers_of_one_file_cannot_mix() {
 /// The second writer opens the temporary file, the first renames it to its own name and returns, then the second goes on.
 #[test]
 fn a_writer_that_opened_the_temporary_file_before_its_rename_leaves_the_committed_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
-    let partial = partial::name_of(&path).unwrap();
+    let (_folder, path, partial) = place();
     let mut first = AtomicFile::create(&path).unwrap();
     first.write_all(b"first").unwrap();
     let seen_by_second = partial::open_leftover(&partial, &path).unwrap().unwrap();
@@ -122,9 +102,7 @@ fn a_writer_that_opened_the_temporary_file_before_its_rename_leaves_the_committe
 /// The first writer has created the temporary file and not yet locked it; the second takes it for a leftover.
 #[test]
 fn a_writer_whose_temporary_file_was_removed_before_its_lock_notices() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
-    let partial = partial::name_of(&path).unwrap();
+    let (_folder, path, partial) = place();
     let first = partial::create(&partial, 0o666).unwrap();
     let seen_by_second = partial::open_leftover(&partial, &path).unwrap().unwrap();
     partial::remove_leftover(&partial, &seen_by_second, &path, "file").unwrap();
@@ -138,17 +116,14 @@ fn a_writer_whose_temporary_file_was_removed_before_its_lock_notices() {
 
 #[test]
 fn neither_commit_nor_drop_touches_the_file_of_another_writer() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
-    let partial = folder.path().join(".state.partial");
+    let (_folder, path, partial) = place();
     for commit in [true, false] {
         let file = AtomicFile::create(&path).unwrap();
         // Whoever removes what it should not.
         std::fs::remove_file(&partial).unwrap();
         std::fs::write(&partial, "of another").unwrap();
         if commit {
-            let error = file.commit().unwrap_err().to_string();
-            assert!(error.contains("was removed or replaced meanwhile"), "{error}");
+            refused(file.commit(), "was removed or replaced meanwhile");
         } else {
             drop(file);
         }
@@ -161,43 +136,34 @@ fn neither_commit_nor_drop_touches_the_file_of_another_writer() {
 /// Several writers and a reader, as fast as they can: every version that is read is whole, every commit succeeds.
 #[test]
 fn versions_stay_whole_under_writers_that_come_and_go() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
-    let (path, done) = (&path, &AtomicBool::new(false));
+    let (folder, path, _) = place();
+    let (path, commits) = (&path, &AtomicUsize::new(0));
     let end = Instant::now() + Duration::from_secs(2);
-    let committed = std::thread::scope(|scope| {
-        let writers: Vec<_> = (1u8..=4)
-            .map(|id| {
-                scope.spawn(move || {
-                    let mut commits = 0;
-                    while Instant::now() < end {
-                        let Ok(mut file) = AtomicFile::create(path) else { continue };
-                        file.write_all(&vec![id; usize::from(id) * 1000]).unwrap();
-                        if id == 4 {
-                            drop(file);
-                        } else {
-                            file.commit().unwrap();
-                            commits += 1;
-                        }
+    std::thread::scope(|scope| {
+        for id in 1u8..=4 {
+            scope.spawn(move || {
+                while Instant::now() < end {
+                    let Ok(mut file) = AtomicFile::create(path) else { continue };
+                    file.write_all(&vec![id; usize::from(id) * 1000]).unwrap();
+                    // The fourth always gives up.
+                    if id < 4 {
+                        file.commit().unwrap();
+                        commits.fetch_add(1, Ordering::Relaxed);
                     }
-                    commits
-                })
-            })
-            .collect();
+                }
+            });
+        }
         scope.spawn(move || {
-            while !done.load(Ordering::Relaxed) {
+            while Instant::now() < end {
                 if let Ok(bytes) = std::fs::read(path) {
                     let id = *bytes.first().expect("a whole version is not empty");
                     assert_eq!(bytes, vec![id; usize::from(id) * 1000]);
                 }
             }
         });
-        let joined: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
-        done.store(true, Ordering::Relaxed);
-        joined.into_iter().map(Result::unwrap).sum::<usize>()
     });
-    assert!(committed > 10, "{committed}");
-    assert_eq!(names(folder.path()), ["state"]);
+    assert!(commits.load(Ordering::Relaxed) > 10, "{commits:?}");
+    assert_eq!(names(&folder), ["state"]);
 }
 
 #[test]
@@ -229,23 +195,19 @@ fn says_what_is_in_the_way() {
 
 #[test]
 fn checking_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
+    let (folder, path, _) = place();
     check_output(&path).unwrap();
-    assert_eq!(names(folder.path()), [""; 0]);
+    assert_eq!(names(&folder), [""; 0]);
     std::fs::write(&path, "old").unwrap();
     check_output(&path).unwrap();
-    assert_eq!((names(folder.path()), std::fs::read(&path).unwrap()), (vec!["state".to_owned()], b"old".to_vec()));
-    let fifo = folder.path().join("fifo");
-    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert_eq!((names(&folder), text(&path).as_str()), (vec!["state".to_owned()], "old"));
     // Would wait for a reader if it were opened.
-    check_output(&fifo).unwrap();
+    check_output(fifo(&folder)).unwrap();
 }
 
 #[test]
 fn planted_links_are_removed_and_not_written_through() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, partial) = (folder.path().join("state"), folder.path().join(".state.partial"));
+    let (folder, path, partial) = place();
     let victim = folder.path().join("victim");
     std::fs::write(&victim, "precious").unwrap();
     let plant: [fn(&Path, &Path) -> io::Result<()>; 3] = [
@@ -258,14 +220,13 @@ fn planted_links_are_removed_and_not_written_through() {
         write_atomically(&path, |w| w.write_all(b"new")).unwrap();
         assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
         assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
-        assert_eq!(names(folder.path()), ["state", "victim"]);
+        assert_eq!(names(&folder), ["state", "victim"]);
     }
 }
 
 #[test]
 fn permissions_of_the_replaced_file_are_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
+    let (folder, path, partial) = place();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     std::fs::write(&path, "old").unwrap();
     // What the umask leaves of 666.
@@ -273,7 +234,7 @@ fn permissions_of_the_replaced_file_are_kept() {
     for wanted in [0o600, 0o640, 0o666, 0o444, 0o755] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(wanted)).unwrap();
         let file = AtomicFile::create(&path).unwrap();
-        assert_eq!(mode(&folder.path().join(".state.partial")), wanted, "while it is written");
+        assert_eq!(mode(&partial), wanted, "while it is written");
         file.commit().unwrap();
         assert_eq!(mode(&path), wanted);
     }
@@ -283,8 +244,7 @@ fn permissions_of_the_replaced_file_are_kept() {
 
 #[test]
 fn the_owner_of_the_replaced_file_is_kept_by_root() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
+    let (_folder, path, _) = place();
     std::fs::write(&path, "old").unwrap();
     if std::os::unix::fs::chown(&path, Some(1234), Some(4321)).is_err() {
         eprintln!("SKIPPED: only root gives files away");
@@ -299,7 +259,7 @@ fn the_owner_of_the_replaced_file_is_kept_by_root() {
 fn a_link_stays_and_what_it_points_to_is_written() {
     let root = tempfile::tempdir().unwrap();
     let (links, files) = (root.path().join("links"), root.path().join("files"));
-    [&links, &files].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+    [&links, &files].iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
     std::fs::write(files.join("old"), "old").unwrap();
     symlink("../files/old", links.join("relative")).unwrap();
     symlink(links.join("relative"), links.join("chain")).unwrap();
@@ -307,7 +267,7 @@ fn a_link_stays_and_what_it_points_to_is_written() {
     for (link, file) in [("relative", "old"), ("chain", "old"), ("dangling", "new")] {
         write_atomically(links.join(link), |w| w.write_all(link.as_bytes())).unwrap();
         assert!(std::fs::symlink_metadata(links.join(link)).unwrap().is_symlink(), "{link}");
-        assert_eq!(std::fs::read_to_string(files.join(file)).unwrap(), link);
+        assert_eq!(text(files.join(file)), link);
     }
     assert_eq!(names(&files), ["new", "old"]);
     assert_eq!(names(&links), ["chain", "dangling", "relative"]);
@@ -316,9 +276,8 @@ fn a_link_stays_and_what_it_points_to_is_written() {
 #[test]
 fn a_fifo_is_written_to_and_stays_one() {
     let folder = tempfile::tempdir().unwrap();
-    let fifo = folder.path().join("fifo");
+    let fifo = fifo(&folder);
     symlink("fifo", folder.path().join("link")).unwrap();
-    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     for name in ["fifo", "link"] {
         // Not joined: the reader of a FIFO that nobody writes to waits for ever.
         let (sender, read) = std::sync::mpsc::channel();
@@ -328,13 +287,13 @@ fn a_fifo_is_written_to_and_stays_one() {
         assert_eq!(read.recv_timeout(Duration::from_secs(20)).unwrap(), vec![3; 300_000]);
         assert!(std::fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
     }
-    assert_eq!(names(folder.path()), ["fifo", "link"]);
+    assert_eq!(names(&folder), ["fifo", "link"]);
 }
 
 #[test]
 fn a_device_is_written_to_and_stays_one() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, minor, result) in [("null", "3", None), ("full", "7", Some("No space left on device"))] {
+    for (name, minor, expected) in [("null", "3", ""), ("full", "7", "No space left on device")] {
         let device = folder.path().join(name);
         if !Command::new("mknod").arg(&device).args(["c", "1", minor]).status().unwrap().success()
             || OpenOptions::new().write(true).open(&device).is_err()
@@ -343,21 +302,18 @@ fn a_device_is_written_to_and_stays_one() {
             return;
         }
         check_output(&device).unwrap();
-        let written = write_atomically(&device, |w| w.write_all(b"anything")).map_err(|e| e.to_string());
-        match result {
-            None => written.unwrap(),
-            Some(expected) => assert!(written.unwrap_err().contains(expected)),
-        }
+        let said =
+            write_atomically(&device, |w| w.write_all(b"anything")).map_or_else(|e| e.to_string(), |()| String::new());
+        assert!(said.contains(expected) && said.is_empty() == expected.is_empty(), "{name}: {said}");
         assert!(std::fs::symlink_metadata(&device).unwrap().file_type().is_char_device());
-        assert_eq!(names(folder.path()), [name]);
+        assert_eq!(names(&folder), [name]);
         std::fs::remove_file(&device).unwrap();
     }
 }
 
 #[test]
 fn a_socket_receives_the_output() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
+    let (folder, path, _) = place();
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -367,7 +323,7 @@ fn a_socket_receives_the_output() {
     check_output(&path).unwrap();
     write_atomically(&path, |w| w.write_all(b"to the listener")).unwrap();
     assert_eq!(reader.join().unwrap(), b"to the listener");
-    assert_eq!(names(folder.path()), ["socket"]);
+    assert_eq!(names(&folder), ["state"]);
 }
 
 #[test]
@@ -390,5 +346,5 @@ fn an_open_descriptor_is_continued() {
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes, b"through");
-    assert_eq!(names(folder.path()), ["log"]);
+    assert_eq!(names(&folder), ["log"]);
 }

@@ -58,7 +58,7 @@ const ROWS: usize = 4;
 const MAX_GRID_Y: usize = 65_535;
 
 /// Emits act(x), for this kernel and the epilogues of products.
-pub fn emit(activation: Activation, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
+pub(crate) fn emit(activation: Activation, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
     match activation {
         Activation::GeluTanh => k.mul(x, k.sigmoid(twice_tanh_argument(k, x), precision).value),
         Activation::GeluErf => k.mul(x, normal_distribution(k, x, precision)),
@@ -67,7 +67,7 @@ pub fn emit(activation: Activation, k: &Entry, x: Reg<F32>, precision: Precision
 }
 
 /// Emits act'(x).
-pub fn emit_derivative(activation: Activation, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
+pub(crate) fn emit_derivative(activation: Activation, k: &Entry, x: Reg<F32>, precision: Precision) -> Reg<F32> {
     match activation {
         Activation::GeluTanh => {
             // s + x·s'·(2u)' with s = σ(2u)

@@ -59,7 +59,7 @@ use ptx::{
 /// Supported head size.
 const HEAD_SIZE: u32 = 64;
 /// Maximum tokens of a sequence: two tiles.
-pub const LONGEST: usize = (TILES * TILE) as usize;
+pub(crate) const LONGEST: usize = (TILES * TILE) as usize;
 /// Tiles of 64 rows per sequence.
 const TILES: u32 = 2;
 /// Bytes of a tile.

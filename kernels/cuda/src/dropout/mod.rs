@@ -49,14 +49,14 @@ const MAX_GRID_Y: usize = 65_535;
 
 /// Declared parameters of a mask: `seed_low, seed_high, site_low, site_high` (u32), `threshold` (u32), `scale` (f32).
 #[derive(Clone, Debug)]
-pub struct MaskParams {
+pub(crate) struct MaskParams {
     words: [Param<U32>; 5],
     scale: Param<F32>,
 }
 
 /// Mask with its parameters in registers.
 #[derive(Clone, Debug)]
-pub struct Mask {
+pub(crate) struct Mask {
     key: PhiloxKey<ROUNDS>,
     site: [Reg<U32>; 2],
     threshold: Reg<U32>,
@@ -65,21 +65,21 @@ pub struct Mask {
 
 /// Comparison of single bytes: the threshold in the place of each byte of a word, and the scale.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes {
+pub(crate) struct Bytes {
     thresholds: [Reg<U32>; 4],
     scale: Reg<F32>,
 }
 
 /// Comparison of the four bytes of a word at once: the threshold in every byte, and its lower seven bits in every byte.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub(crate) struct Words {
     threshold: Reg<U32>,
     low: Reg<U32>,
 }
 
 /// Random bytes of eight neighboring columns of each quarter of a block, two registers a quarter.
 #[derive(Clone, Copy, Debug)]
-pub struct Eights([[Reg<U32>; 2]; 4]);
+pub(crate) struct Eights([[Reg<U32>; 2]; 4]);
 
 /// Arguments of a mask: five words and the scale.
 impl Argument for Dropout {
@@ -113,13 +113,13 @@ arguments! {
 
 impl MaskParams {
     /// Declares the parameters.
-    pub fn declare(k: &Entry) -> Self {
+    pub(crate) fn declare(k: &Entry) -> Self {
         let words = ["seed_low", "seed_high", "site_low", "site_high", "threshold"].map(|name| k.param(name));
         Self { words, scale: k.param("scale") }
     }
 
     /// Loads the parameters and computes the keys of all rounds.
-    pub fn load(self, k: &Entry) -> Mask {
+    pub(crate) fn load(self, k: &Entry) -> Mask {
         let [seed_low, seed_high, site_low, site_high, threshold] = self.words.map(|word| k.ld_param(word));
         let key = k.philox_key([seed_low, seed_high]);
         Mask { key, site: [site_low, site_high], threshold, scale: k.ld_param(self.scale) }
@@ -128,41 +128,41 @@ impl MaskParams {
 
 impl Mask {
     /// Words of one counter.
-    pub fn words(&self, k: &Entry, row: Reg<U32>, counter: Reg<U32>) -> [Reg<U32>; 4] {
+    pub(crate) fn words(&self, k: &Entry, row: Reg<U32>, counter: Reg<U32>) -> [Reg<U32>; 4] {
         let [site_low, site_high] = self.site;
         k.philox4x32([counter, row, site_high, site_low], &self.key)
     }
 
     /// Multiplier, 0 or the scale, of byte `byte` of a word.
-    pub fn multiplier(&self, k: &Entry, word: Reg<U32>, byte: Reg<U32>) -> Reg<F32> {
+    pub(crate) fn multiplier(&self, k: &Entry, word: Reg<U32>, byte: Reg<U32>) -> Reg<F32> {
         let byte = k.and(k.shr(word, k.shl(byte, 3)), 0xffu32);
         k.selp(0.0f32, self.scale, k.lt(byte, self.threshold))
     }
 
     /// Factor of kept elements.
-    pub fn scale(&self) -> Reg<F32> {
+    pub(crate) fn scale(&self) -> Reg<F32> {
         self.scale
     }
 
     /// Comparison of single bytes.
-    pub fn bytes(&self, k: &Entry) -> Bytes {
+    pub(crate) fn bytes(&self, k: &Entry) -> Bytes {
         let of_byte = |byte: u32| if byte == 0 { self.threshold } else { k.shl(self.threshold, 8 * byte) };
         Bytes { thresholds: [0, 1, 2, 3].map(of_byte), scale: self.scale }
     }
 
     /// Comparison of whole words.
-    pub fn whole_words(&self, k: &Entry) -> Words {
+    pub(crate) fn whole_words(&self, k: &Entry) -> Words {
         let threshold = k.mul_lo(self.threshold, 0x0101_0101u32);
         Words { threshold, low: k.and(threshold, 0x7f7f_7f7fu32) }
     }
 
     /// Selector of the bytes of half `half`, for [`Mask::eights`].
-    pub fn selector(k: &Entry, half: Reg<U32>) -> Reg<U32> {
+    pub(crate) fn selector(k: &Entry, half: Reg<U32>) -> Reg<U32> {
         k.mad_lo(half, 0x2222u32, k.mov(0x5410u32))
     }
 
     /// Bytes of columns 64·b + 8·half .. + 8 of each quarter of a row, for `first` = 4·b.
-    pub fn eights(&self, k: &Entry, row: Reg<U32>, first: Reg<U32>, selector: Reg<U32>) -> Eights {
+    pub(crate) fn eights(&self, k: &Entry, row: Reg<U32>, first: Reg<U32>, selector: Reg<U32>) -> Eights {
         let counters = [0, 1, 2, 3].map(|t| {
             let counter = if t == 0 { first } else { k.add(first, t) };
             self.words(k, row, counter)
@@ -174,7 +174,7 @@ impl Mask {
 
 impl Bytes {
     /// Multiplier, 0 or the scale, of byte `byte` of a word.
-    pub fn multiplier(&self, k: &Entry, word: Reg<U32>, byte: usize) -> Reg<F32> {
+    pub(crate) fn multiplier(&self, k: &Entry, word: Reg<U32>, byte: usize) -> Reg<F32> {
         // Not extracted: the bytes above are cleared, and those below are less than one unit of the threshold.
         let word = if byte == 3 { word } else { k.and(word, u32::MAX >> (24 - 8 * byte)) };
         k.selp(0.0f32, self.scale, k.lt(word, self.thresholds[byte]))
@@ -183,7 +183,7 @@ impl Bytes {
 
 impl Words {
     /// Bits of 32 elements from eight words: bit 8·j + i is set if byte j of word i keeps its element.
-    pub fn kept(&self, k: &Entry, words: [Reg<U32>; 8]) -> Reg<U32> {
+    pub(crate) fn kept(&self, k: &Entry, words: [Reg<U32>; 8]) -> Reg<U32> {
         const TOP: u32 = 0x8080_8080;
         const MAJORITY_WITHOUT_B: u8 = 0xB2;
         const A_WHERE_B_ELSE_C: u8 = 0xE2;
@@ -199,7 +199,7 @@ impl Words {
 
 impl Eights {
     /// Multipliers of the eight columns in `quarter`.
-    pub fn quarter(&self, k: &Entry, bytes: &Bytes, quarter: usize) -> [Reg<F32>; 8] {
+    pub(crate) fn quarter(&self, k: &Entry, bytes: &Bytes, quarter: usize) -> [Reg<F32>; 8] {
         std::array::from_fn(|i| bytes.multiplier(k, self.0[quarter][i / 4], i % 4))
     }
 }

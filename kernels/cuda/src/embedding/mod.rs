@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The host sorts the tokens by id (ids are a batch's input, so the host has them) and cuts the tokens of one id into
-//! pieces of at most [`PIECE`], so that an id of half of all tokens (a segment) is not one long chain of additions:
+//! pieces of at most `PIECE`, so that an id of half of all tokens (a segment) is not one long chain of additions:
 //!
 //! ```text
 //! ids      4 1 4 0 1 4      order   3 | 1 4 | 0 2 5        pieces (of two, here)   3 | 1 4 | 0 2 | 5
@@ -27,7 +27,7 @@ use ptx::{Entry, F32, Launch, Module, Read, Sm, Special, U32};
 /// Threads in a block.
 const THREADS: u32 = 128;
 /// Maximum tokens of a piece.
-pub const PIECE: usize = 32;
+pub(crate) const PIECE: usize = 32;
 
 /// Tokens of a batch by id, cut into pieces: input of the two kernels of backward.
 #[derive(Clone, Debug, PartialEq, Eq)]

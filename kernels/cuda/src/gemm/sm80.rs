@@ -125,7 +125,7 @@ impl Product {
     }
 
     /// Shared memory of a block, bytes: the stages or the f32 tile of sums, whichever is larger.
-    pub fn shared_bytes(&self) -> u32 {
+    pub(crate) fn shared_bytes(&self) -> u32 {
         let Blocking { m, n, k, stages, .. } = self.blocking;
         let pipeline = match self.storage {
             Storage::F32 => simt::SHARED_BYTES,

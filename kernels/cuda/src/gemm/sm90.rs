@@ -48,7 +48,7 @@
 //!
 //! Cost: 2·m·n·k FLOP. A k-tile of 128 x 256 x 64 takes 1024 cycles of the tensor cores: TMA writes 48 KiB into shared
 //! memory and the eight `wgmma` read 10 KiB each, together 128 bytes a cycle, the bandwidth of shared memory
-//! ([`HopperTile::k_tile_cycles`]).
+//! (`HopperTile::k_tile_cycles`).
 //!
 //! Budget: 168 registers a thread at the start; the producer's 128 threads release all but 24, so that the consumers
 //! have 240 (128 or 192 of them accumulators): 128 · (24 + 2 · 240) = 64 512 of 65 536. One block a multiprocessor.

@@ -37,7 +37,7 @@ impl Blocking {
     pub const ALL: [Blocking; 4] = [Self::DEEP, Self::LARGE, Self::MIDDLE, Self::SMALL];
 
     /// Threads of a block.
-    pub const fn threads(self) -> u32 {
+    pub(crate) const fn threads(self) -> u32 {
         32 * self.warps.0 * self.warps.1
     }
 
@@ -47,7 +47,7 @@ impl Blocking {
     }
 
     /// Number of tiles of an m x n matrix.
-    pub const fn tiles(self, m: usize, n: usize) -> usize {
+    pub(crate) const fn tiles(self, m: usize, n: usize) -> usize {
         m.div_ceil(self.m as usize) * n.div_ceil(self.n as usize)
     }
 }
@@ -100,7 +100,7 @@ impl HopperTile {
     /// Lower bound of the cycles of a k-tile: of the tensor cores, at 8192 multiply-adds per four cycles, or of shared
     /// memory, at 128 bytes per cycle: TMA writes both operands once, and each `wgmma` of 64 rows reads its rows of A and
     /// all of B.
-    pub const fn k_tile_cycles(self) -> u32 {
+    pub(crate) const fn k_tile_cycles(self) -> u32 {
         let products = Self::M * self.n * Self::K / 2048;
         let bytes = (Self::M + self.n) * Self::K * 2 + Self::M / 64 * (64 + self.n) * Self::K * 2;
         let memory = bytes / 128;

@@ -28,7 +28,7 @@
 //! lane l of warp w of a row owns columns 8·(32·WARPS·i + 32·w + l) .. + 8, i = 0 .. N
 //! ```
 //!
-//! The partial sums of the parameters' gradients, one row for each of at most [`MAX_GROUPS`] groups of rows, are added by
+//! The partial sums of the parameters' gradients, one row for each of at most `MAX_GROUPS` groups of rows, are added by
 //! `reduce::cuda::ColumnSums` in a fixed order: no atomics, the same bits in every run.
 //!
 //! Memory-bound: forward (2 + residual + saved sum)·T·H elements, backward 3·T·H. Registers: 112 forward (32 elements a
@@ -51,7 +51,7 @@ use ptx::{Compare, Entry, F32, Fold, Global, Launch, Param, Pred, Ptr, Read, Reg
 /// Minimum threads of a block; more if a row takes more.
 const THREADS: u32 = 128;
 /// Maximum groups of rows whose gradients of gain and bias are summed separately: two blocks per multiprocessor of an H200.
-pub const MAX_GROUPS: usize = 264;
+pub(crate) const MAX_GROUPS: usize = 264;
 /// Maximum H.
 pub const MAX_COLUMNS: usize = 8192;
 

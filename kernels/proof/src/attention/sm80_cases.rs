@@ -173,11 +173,10 @@ impl<X: Pod> Simulation<'_, X> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::reference;
-    use crate::check::{store, uniform, widen, within};
+    use crate::attention::{reference, tests::Case, tests::case};
+    use crate::check::{store, widen, within};
     use half::bf16;
     use kernels::attention::Ragged;
-    use kernels::dropout::Dropout;
 
     /// Sequences of very different lengths, some empty, tokens that are queries only, rows with gaps.
     #[test]
@@ -190,20 +189,11 @@ mod tests {
             (24, 5, &[1, 0, 70, 1, 128, 1], 0.001),
             (128, 0, &[3, 0, 1, 1, 129, 63], 0.999),
         ] {
-            let dropout = Some(Dropout { seed: 0x1234_5678_9abc, site: 5, rate });
-            let spec = Attention { dropout, ..Attention::new(2, head_size) };
-            let ends = lengths.iter().scan(0, |end, &n| {
-                *end += n as u32;
-                Some(*end)
-            });
-            let cu_seqlens: Vec<u32> = std::iter::once(0).chain(ends).collect();
-            let (tokens, h) = (*cu_seqlens.last().expect("T") as usize, spec.hidden());
-            let ld = 3 * h + gap;
-            let mut qkv = uniform::<bf16>(11, tokens * ld, 2.0);
-            qkv.chunks_mut(ld).for_each(|row| row[3 * h..].fill(bf16::NAN));
-            let dout = uniform::<bf16>(13, tokens * h, 1.0);
+            let case = Case { gap, keys: keys.to_vec(), ..case(&lengths, 2, head_size).dropout(rate) };
+            let (spec, cu_seqlens, tokens) = (case.spec, case.cu_seqlens(), case.tokens());
+            let (qkv, dout) = (case.qkv::<bf16>(), case.dout::<bf16>());
+            let (h, ld) = (spec.hidden(), case.ld());
             let batch = || Ragged { cu_seqlens: &cu_seqlens, keys };
-            let case = format!("D {head_size}, gap {gap}, keys {keys:?}, rate {rate}");
             let simulation =
                 Simulation { spec: &spec, storage: Storage::Bf16, cu_seqlens: &cu_seqlens, keys, qkv: &qkv, ld };
 

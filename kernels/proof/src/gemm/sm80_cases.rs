@@ -161,77 +161,31 @@ impl<X: Element, Y: Element> Problem<X, Y> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Real, greatest_error, store, uniform, widen, within_error};
-    use crate::gemm::problem::FORMS;
-    use half::{bf16, f16};
+    use crate::check::{assert_within, store, uniform, widen};
+    use crate::gemm::{problem::FORMS, reference};
+    use half::bf16;
     use kernels::gemm::Layout;
     use kernels_cuda::gemm::split_k::SplitKReduceArgs;
 
-    /// Runs `product` on `a` and `b`; returns C, whose `len` elements are initialized with NaN.
-    fn run<X: bytemuck::Pod, Y: Element>(
-        product: &Product,
-        spec: &Gemm,
-        layers: usize,
-        arguments: impl FnOnce(ProductArgs) -> ProductArgs,
-        (a, b): (&[X], &[X]),
-        len: usize,
-    ) -> Vec<Y> {
-        let gpu = GpuRunner::simulator(Sm::Sm80);
-        let mut device = gpu.device();
-        let [a, b] = [device.buffer("a", a), device.buffer("b", b)];
-        let c = device.buffer("c", &vec![Y::from_f32(f32::NAN); len]);
-        let launch = product.launch(spec.m, spec.n, layers);
-        let arguments = arguments(ProductArgs::new(spec, [a, b, c], Epilogue::NONE));
-        let ran = device.start(&product.program(Sm::Sm80), launch, &arguments, Approximation::Exact);
-        ran.unwrap_or_else(|error| panic!("{}: {error}", product.name(Sm::Sm80)));
-        device.read(c).expect("C is there")
-    }
-
-    /// Checks sums without an epilogue against the error bound: twice the error of naive f32.
-    #[track_caller]
-    fn assert_sums<Y: Element>(case: &str, spec: &Gemm, a: &[f32], b: &[f32], c: &[Y]) {
-        fn define<R: Real>(spec: &Gemm, a: &[f32], b: &[f32]) -> Vec<R> {
-            crate::gemm::reference::product(spec, &widen::<R, f32>(a), &widen::<R, f32>(b))
-        }
-        let exact = define::<f64>(spec, a, b);
-        let naive = greatest_error(&store::<Y>(&define::<f32>(spec, a, b)), &exact);
-        within_error(case, c, naive, &exact).unwrap_or_else(|message| panic!("{message}"));
-    }
-
-    /// Gradient of a weight: bf16 operands, split-K, f32 sums added in order to an f32 gradient.
     #[test]
-    fn split_k_adds_partial_sums_in_order() {
-        let spec = Gemm::tn(72, 40, 700);
-        let product = Product::new(&spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 8);
-        assert_eq!(product.blocking, Blocking::SMALL);
-        let (count, chunk) = product.split(&spec, 8);
-        assert_eq!((count, chunk), (3, 256), "2 tiles, 8 multiprocessors, at least 256 of k per split");
-        let (a, b) = (uniform::<bf16>(1, 72 * 700, 1.0), uniform::<bf16>(2, 40 * 700, 1.0));
-        let splits = |one| ProductArgs { k_step: chunk, k_chunk: chunk, stride_c: 72 * 40, ..one };
-        let partial: Vec<f32> = run(&product, &spec, count, splits, (&a, &b), count * 72 * 40);
-        let before = uniform::<f32>(3, 72 * 40, 1.0);
+    fn partial_sums_of_split_k_are_added_in_order() {
+        let (rows, columns, slices) = (72, 40, 3);
+        let (partial, before) = (uniform::<f32>(1, slices * 72 * 40, 1.0), uniform::<f32>(3, 72 * 40, 1.0));
         for beta in [Beta::Zero, Beta::One] {
             let sum = SplitKReduce { beta };
             let gpu = GpuRunner::simulator(Sm::Sm80);
             let mut device = gpu.device();
             let (partial_at, c) = (device.buffer("partial", &partial), device.buffer("c", &before));
-            let arguments = SplitKReduceArgs { partial: partial_at, c, rows: 72, columns: 40, ldc: 40, slices: count };
-            let ran = device.start(&sum.program(Sm::Sm80), sum.launch(72, 40), &arguments, Approximation::Exact);
-            ran.expect("the second pass runs");
+            let arguments = SplitKReduceArgs { partial: partial_at, c, rows, columns, ldc: columns, slices };
+            let launch = sum.launch(rows, columns);
+            device.start(&sum.program(Sm::Sm80), launch, &arguments, Approximation::Exact).expect("the pass runs");
             let c: Vec<f32> = device.read(c).expect("C is there");
             for (i, &c) in c.iter().enumerate() {
-                let plain = (1..count).fold(partial[i], |sum, z| sum + partial[z * 72 * 40 + i]);
+                let plain = (1..slices).fold(partial[i], |sum, z| sum + partial[z * 72 * 40 + i]);
                 let wanted = if beta == Beta::One { before[i] + plain } else { plain };
                 assert_eq!(c.to_bits(), wanted.to_bits(), "{beta:?}: element {i} is {c:e}, expected {wanted:e}");
             }
-            if beta == Beta::Zero {
-                assert_sums("slices", &spec, &widen_all(&a), &widen_all(&b), &c);
-            }
         }
-    }
-
-    fn widen_all(x: &[bf16]) -> Vec<f32> {
-        x.iter().map(|x| x.to_f32()).collect()
     }
 
     #[test]
@@ -243,11 +197,19 @@ mod tests {
         };
         let [span_a, span_b, span_c] = spec.spans();
         let (a, b) = (uniform::<bf16>(1, 3 * span_a, 1.0), uniform::<bf16>(2, 3 * span_b, 1.0));
-        let batch = |one| ProductArgs { stride_a: span_a, stride_b: span_b, stride_c: span_c, ..one };
-        let c: Vec<bf16> = run(&product, &spec, 3, batch, (&a, &b), 3 * span_c);
+        let gpu = GpuRunner::simulator(Sm::Sm80);
+        let mut device = gpu.device();
+        let at = [device.buffer("a", &a), device.buffer("b", &b), device.buffer("c", &vec![bf16::NAN; 3 * span_c])];
+        let one = ProductArgs::new(&spec, at, Epilogue::NONE);
+        let arguments = ProductArgs { stride_a: span_a, stride_b: span_b, stride_c: span_c, ..one };
+        let (program, launch) = (product.program(Sm::Sm80), product.launch(spec.m, spec.n, 3));
+        device.start(&program, launch, &arguments, Approximation::Exact).expect("the batch runs");
+        let c: Vec<bf16> = device.read(at[2]).expect("C is there");
         for (i, c) in c.chunks(span_c).enumerate() {
             let (a, b) = (&a[i * span_a..][..span_a], &b[i * span_b..][..span_b]);
-            assert_sums(&format!("layer {i}"), &spec, &widen_all(a), &widen_all(b), c);
+            let naive = reference::product(&spec, &widen::<f32, bf16>(a), &widen::<f32, bf16>(b));
+            let exact = reference::product(&spec, &widen::<f64, bf16>(a), &widen::<f64, bf16>(b));
+            assert_within(&format!("layer {i}"), "c", c, &store(&naive), &exact);
         }
     }
 
@@ -257,46 +219,19 @@ mod tests {
         for (form, a, b) in FORMS {
             for gap in [3, 8] {
                 let spec = Gemm::new(50, 24, 70, a, b);
-                let spec = spec.with_leading_dimensions(
-                    spec.lda.next_multiple_of(8) + gap,
-                    spec.ldb.next_multiple_of(8) + gap,
-                    24 + gap,
-                );
-                let problem = Problem::<bf16, bf16>::new(
-                    spec,
-                    EpilogueKind::BiasDropoutResidual { dropout: true, residual: true },
-                );
-                problem
-                    .check_simulated(&GpuRunner::simulator(Sm::Sm80))
-                    .unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
-                let problem = Problem::<f32, f32>::new(
-                    spec,
-                    EpilogueKind::BiasActivation { activation: Activation::GeluErf, save_pre: true },
-                );
-                problem
-                    .check_simulated(&GpuRunner::simulator(Sm::Sm80))
-                    .unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
-                let problem = Problem::<bf16, f32>::new(spec.accumulate(), EpilogueKind::None);
-                problem
-                    .check_simulated(&GpuRunner::simulator(Sm::Sm80))
-                    .unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
+                let wider = |leading: usize| leading.next_multiple_of(8) + gap;
+                let spec = spec.with_leading_dimensions(wider(spec.lda), wider(spec.ldb), 24 + gap);
+                let gpu = GpuRunner::simulator(Sm::Sm80);
+                let dropout = EpilogueKind::BiasDropoutResidual { dropout: true, residual: true };
+                let gelu = EpilogueKind::BiasActivation { activation: Activation::GeluErf, save_pre: true };
+                for checked in [
+                    Problem::<bf16, bf16>::new(spec, dropout).check_simulated(&gpu),
+                    Problem::<f32, f32>::new(spec, gelu).check_simulated(&gpu),
+                    Problem::<bf16, f32>::new(spec.accumulate(), EpilogueKind::None).check_simulated(&gpu),
+                ] {
+                    checked.unwrap_or_else(|message| panic!("{form}, gap {gap}: {message}"));
+                }
             }
-        }
-    }
-
-    #[test]
-    fn f16_operands_are_multiplied_like_bf16() {
-        for (form, a, b) in FORMS {
-            let spec = Gemm::new(72, 64, 96, a, b);
-            let product = Product {
-                blocking: Blocking::LARGE,
-                ..Product::new(&spec, Storage::F16, Storage::F32, EpilogueKind::None, 1)
-            };
-            let random = |seed, len| uniform::<f32>(seed, len, 1.0).into_iter().map(f16::from_f32).collect::<Vec<_>>();
-            let (a, b) = (random(1, 72 * 96), random(2, 64 * 96));
-            let c: Vec<f32> = run(&product, &spec, 1, |one| one, (&a, &b), 72 * 64);
-            let widen = |x: &[f16]| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
-            assert_sums(&format!("f16 {form}"), &spec, &widen(&a), &widen(&b), &c);
         }
     }
 
@@ -312,6 +247,10 @@ mod tests {
             a: Layout::Transposed,
             ..Product::new(&spec, Storage::Bf16, Storage::F32, EpilogueKind::None, 132)
         };
+        let gradient = Gemm::tn(72, 40, 700);
+        let small = Product::new(&gradient, Storage::Bf16, Storage::F32, EpilogueKind::None, 8);
+        assert_eq!(small.blocking, Blocking::SMALL);
+        assert_eq!(small.split(&gradient, 8), (3, 256), "2 tiles, 8 multiprocessors, at least 256 of k per split");
         let (layers, chunk) = product.split(&spec, 132);
         assert!(layers * chunk >= spec.k && (layers - 1) * chunk < spec.k, "{layers} splits of {chunk}");
     }

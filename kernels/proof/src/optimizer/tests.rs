@@ -1,6 +1,5 @@
 use crate::check::*;
 use kernels::optimizer::*;
-use kernels::pool::Cpu;
 
 /// Gradient of mean((target - w)²).
 fn gradient(w: &[f32; 3], target: &[f32; 3]) -> [f32; 3] {
@@ -52,39 +51,6 @@ fn adamw_reaches_the_target() {
     }
 }
 
-fn steps_of_lamb(cpu: &Cpu, segments: &[Segment], params: usize) -> Vec<f32> {
-    let (mut w, mut m, mut v) = (uniform::<f32>(1, params, 1.0), vec![0.0; params], vec![0.0; params]);
-    let mut scratch = vec![f64::NAN; lamb_scratch_len(segments)];
-    for number in 1..=3 {
-        let step = Step { number, learning_rate: 0.01, gradient_scale: 0.5 };
-        let grads = uniform::<f32>(10 + number, params, 1.0);
-        lamb(cpu, &AdamConfig::default(), &step, segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
-    }
-    [w, m, v].concat()
-}
-
-#[test]
-fn is_bit_identical_for_any_thread_count() {
-    let segments = super::segments(200_003);
-    assert_same_for_any_thread_count(&"lamb", |cpu| steps_of_lamb(cpu, &segments, 200_003));
-}
-
-#[test]
-fn what_belongs_to_no_segment_is_left_alone() {
-    for cpu in testable_cpus() {
-        let segments = super::segments(5000);
-        let after = steps_of_lamb(&cpu, &segments, 5000);
-        let before = uniform::<f32>(1, 5000, 1.0);
-        let outside = |i: usize| !segments.iter().any(|s| s.range.contains(&i));
-        assert!((0..5000).any(outside), "the segments must leave gaps");
-        for i in 0..5000 {
-            let [w, m, v] = [0, 1, 2].map(|buffer| after[buffer * 5000 + i]);
-            let untouched = w == before[i] && m == 0.0 && v == 0.0;
-            assert_eq!(untouched, outside(i), "{} parameter {i}: {w} {m} {v}", cpu.isa().kind());
-        }
-    }
-}
-
 #[test]
 fn a_zero_norm_means_a_ratio_of_one_and_a_nan_shows() {
     for cpu in testable_cpus() {
@@ -111,18 +77,4 @@ fn clipping_bounds_the_norm_and_hides_nothing() {
     }
     assert_eq!(clip_scale(4.0, f64::INFINITY), 1.0);
     assert!(clip_scale(f64::NAN, 1.0).is_nan());
-}
-
-#[test]
-fn overlapping_segments_are_refused() {
-    let cpu = testable_cpus().remove(0);
-    let segment = |range| Segment { range, decay: true, adapt: true };
-    for bad in [vec![segment(0..3), segment(2..4)], vec![segment(2..4), segment(0..2)], vec![segment(0..5)]] {
-        let step = Step { number: 1, learning_rate: 0.1, gradient_scale: 1.0 };
-        let (mut w, mut m, mut v) = ([0.0; 4], [0.0; 4], [0.0; 4]);
-        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            adamw(&cpu, &AdamConfig::default(), &step, &bad, &mut w, &[1.0; 4], &mut m, &mut v);
-        }));
-        assert!(refused.is_err(), "{bad:?}");
-    }
 }

@@ -1,6 +1,6 @@
 //! Attention.
 
-use super::{cpus, refuses, wraps_nine_rows};
+use super::{cpus, refuses, shortened, wraps_nine_rows};
 use kernels::Cpu;
 use kernels::attention::{Attention, Gradients, Ragged, backward, backward_scratch_len, forward};
 use kernels::dropout::Dropout;
@@ -47,9 +47,7 @@ impl Forward<'_> {
 fn forward_rejects_what_does_not_fit() {
     let good = Attention::new(HEADS, SIZE);
     for cpu in cpus() {
-        for i in 0..3 {
-            let mut inputs = [TOKENS * HIDDEN; 3];
-            inputs[i] -= 1;
+        for (i, inputs) in shortened([TOKENS * HIDDEN; 3]) {
             let says = format!("{} holds", ["q", "k", "v"][i]);
             Forward { inputs, ..Default::default() }.expect_refusal(&cpu, "a short input", &says);
         }
@@ -68,6 +66,7 @@ fn forward_rejects_what_does_not_fit() {
             (spec(1 << 61, 8), "more elements than"),
             (spec((1 << 61) + 2, 8), "more elements than"),
             (Attention { scale: f32::NAN, ..good }, "scale"),
+            (Attention { scale: 0.0, ..good }, "scale"),
             (Attention { dropout: Some(Dropout { seed: 1, site: 2, rate: 1.0 }), ..good }, "dropout rate"),
         ] {
             Forward { spec, ..Default::default() }.expect_refusal(&cpu, &format!("{spec:?}"), says);
@@ -134,9 +133,7 @@ impl Backward {
 fn backward_rejects_what_does_not_fit() {
     for cpu in cpus() {
         let good = Backward::default;
-        for i in 0..6 {
-            let mut inputs = good().inputs;
-            inputs[i] -= 1;
+        for (i, inputs) in shortened(good().inputs) {
             let says = ["q holds", "k holds", "v holds", "out is not", "lse is not", "dout is not"][i];
             Backward { inputs, ..good() }.expect_refusal(&cpu, "a short input", says);
         }

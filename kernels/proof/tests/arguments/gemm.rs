@@ -1,7 +1,8 @@
 //! Products: [`kernels::gemm`] and [`kernels::int8`].
 
-use super::{BEFORE, cpus, refuses, wraps_nine_rows};
+use super::{BEFORE, cpus, refuses, shortened, wraps_nine_rows};
 use half::bf16;
+use kernels::Element;
 use kernels::activation::Activation;
 use kernels::dropout::Dropout;
 use kernels::gemm::{Batch, Epilogue, Gemm, Layout, PackedB, SliceEpilogue, batched, gemm, gemm_packed};
@@ -11,6 +12,14 @@ use kernels::int8::{self, QuantizedWeight};
 const NINE: usize = 9;
 const FORMS: [fn(usize, usize, usize) -> Gemm; 4] = [Gemm::nn, Gemm::nt, Gemm::tn, Gemm::tt];
 
+/// Asserts that a product of slices of these lengths is refused.
+#[track_caller]
+fn refuses_product<X: Element>(cpu: &kernels::Cpu, spec: Gemm, [a, b, c]: [usize; 3], says: &str) {
+    let [a, b] = [a, b].map(|len| vec![X::from_f32(1.0); len]);
+    let case = format!("{} {} {spec:?}", cpu.isa().kind(), X::DTYPE);
+    refuses(&case, says, [c], |[c]| gemm(cpu, &spec, &a, &b, c, Epilogue::NONE));
+}
+
 #[test]
 fn rejects_a_leading_dimension_whose_span_overflows() {
     let wide = wraps_nine_rows(NINE);
@@ -19,16 +28,12 @@ fn rejects_a_leading_dimension_whose_span_overflows() {
         for cpu in cpus() {
             for form in FORMS {
                 let spec = form(NINE, NINE, NINE);
-                let x = vec![1f32; 200];
                 for (what, spec) in [
                     ("A", Gemm { lda: leading, ..spec }),
                     ("B", Gemm { ldb: leading, ..spec }),
                     ("C", Gemm { ldc: leading, ..spec }),
                 ] {
-                    let case = format!("{} {spec:?}", cpu.isa().kind());
-                    refuses(&case, &format!("{what} holds 200 elements"), [200], |[c]| {
-                        gemm(&cpu, &spec, &x, &x, c, Epilogue::NONE);
-                    });
+                    refuses_product::<f32>(&cpu, spec, [200; 3], &format!("{what} holds 200 elements"));
                 }
             }
         }
@@ -36,22 +41,9 @@ fn rejects_a_leading_dimension_whose_span_overflows() {
 }
 
 #[test]
-fn rejects_the_product_of_review_b1() {
-    // The case of the original defect: a write 2⁶¹ elements past C.
-    let spec = Gemm::nn(9, 32, 4).with_leading_dimensions(4, 32, (1 << 61) + 32);
-    let (a, b) = (vec![1f32; 36], vec![1f32; 128]);
-    for cpu in cpus() {
-        refuses("ldc", "C holds 288 elements", [288], |[c]| gemm(&cpu, &spec, &a, &b, c, Epilogue::NONE));
-        let spec = Gemm::nn(9, 32, 4).with_leading_dimensions((1 << 61) + 4, 32, 32);
-        refuses("lda", "A holds 36 elements", [288], |[c]| gemm(&cpu, &spec, &a, &b, c, Epilogue::NONE));
-    }
-}
-
-#[test]
 fn rejects_sizes_whose_span_overflows() {
     // (m - 1) · 8 is 0 in wrapping arithmetic, so that one row of A and C would be enough.
     let huge = (1 << 61) + 1;
-    let x = vec![1f32; 64];
     for cpu in cpus() {
         for (spec, says) in [
             (Gemm::nn(huge, 8, 8), "A holds 64 elements"),
@@ -59,7 +51,7 @@ fn rejects_sizes_whose_span_overflows() {
             (Gemm::nt(8, huge, 8), "C holds 64 elements"),
             (Gemm::tn(8, 8, huge), "A holds 64 elements"),
         ] {
-            refuses(&format!("{spec:?}"), says, [64], |[c]| gemm(&cpu, &spec, &x, &x, c, Epilogue::NONE));
+            refuses_product::<f32>(&cpu, spec, [64; 3], says);
         }
     }
 }
@@ -88,19 +80,10 @@ fn rejects_slices_that_are_one_element_short() {
             let tight = form(15, 33, 17);
             let loose = tight.with_leading_dimensions(tight.lda + 3, tight.ldb + 1, tight.ldc + 5);
             for spec in [tight, loose] {
-                let [a, b, c] = spec.spans();
-                for short in 0..3 {
-                    let len = |i: usize, len: usize| if i == short { len - 1 } else { len };
-                    let says = format!("{} holds", ["A", "B", "C"][short]);
-                    let (la, lb, lc) = (len(0, a), len(1, b), len(2, c));
-                    let (a, b) = (vec![1f32; la], vec![1f32; lb]);
-                    refuses(&format!("f32 {spec:?}"), &says, [lc], |[c]| {
-                        gemm(&cpu, &spec, &a, &b, c, Epilogue::NONE);
-                    });
-                    let (a, b) = (vec![bf16::ONE; la], vec![bf16::ONE; lb]);
-                    refuses(&format!("bf16 {spec:?}"), &says, [lc], |[c]| {
-                        gemm(&cpu, &spec, &a, &b, c, Epilogue::NONE);
-                    });
+                for (short, lengths) in shortened(spec.spans()) {
+                    let says = ["A holds", "B holds", "C holds"][short];
+                    refuses_product::<f32>(&cpu, spec, lengths, says);
+                    refuses_product::<bf16>(&cpu, spec, lengths, says);
                 }
             }
         }
@@ -125,7 +108,6 @@ fn slices_of_exactly_the_span_are_enough() {
 
 #[test]
 fn rejects_leading_dimensions_below_a_row() {
-    let x = vec![1f32; 1000];
     for cpu in cpus() {
         for form in FORMS {
             let spec = form(15, 33, 17);
@@ -135,7 +117,7 @@ fn rejects_leading_dimensions_below_a_row() {
                 ("ldc is below", Gemm { ldc: spec.ldc - 1, ..spec }),
                 ("ldc is below", Gemm { ldc: 0, ..spec }),
             ] {
-                refuses(&format!("{spec:?}"), says, [1000], |[c]| gemm(&cpu, &spec, &x, &x, c, Epilogue::NONE));
+                refuses_product::<f32>(&cpu, spec, [1000; 3], says);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Kernels over rows and over flat buffers: sizes whose product overflows `usize`, slices one element short or long.
 
-use super::{cpus, refuses};
+use super::{cpus, refuses, shortened};
 use kernels::activation::{self, Activation};
 use kernels::dropout::{self, Dropout};
 use kernels::elementwise::{self, Binary, Broadcast, Unary};
@@ -44,10 +44,7 @@ fn layernorm_rejects_what_does_not_fit() {
             });
         };
         let room = layernorm::backward_scratch_len(&spec(3, 5));
-        let good = [15, 6, 5, 15, 15, 5, 5, room];
-        for i in 0..8 {
-            let mut lengths = good;
-            lengths[i] -= 1;
+        for (i, lengths) in shortened([15, 6, 5, 15, 15, 5, 5, room]) {
             run(&format!("length {i} is short"), if i == 7 { "scratch" } else { "layernorm" }, spec(3, 5), lengths);
         }
         run("2⁶³ x 2", "layernorm", spec(HALF, 2), [0, 0, 2, 0, 0, 2, 2, 100]);
@@ -116,9 +113,7 @@ fn cross_entropy_rejects_what_does_not_fit() {
             assert!(found.iter().all(|&found| found == 9), "{case}: predictions were written");
         };
         let good = [15, 3, 6, 3];
-        for i in 0..4 {
-            let mut lengths = good;
-            lengths[i] -= 1;
+        for (i, lengths) in shortened(good) {
             run(&format!("length {i} is short"), "cross_entropy", 5, &[0, 4, 2], lengths);
         }
         run("a label beyond", "label 5 of 5", 5, &[0, 5, 2], good);
@@ -130,10 +125,8 @@ fn cross_entropy_rejects_what_does_not_fit() {
                 cross_entropy::rows_backward(&cpu, 5, z, &[0, 4, 2], norms, dlosses, dz);
             });
         };
-        for (i, case) in ["logits", "norms", "dlosses", "dlogits"].into_iter().enumerate() {
-            let mut lengths = [15, 6, 3, 15];
-            lengths[i] -= 1;
-            run(case, "cross_entropy", lengths);
+        for (i, lengths) in shortened([15, 6, 3, 15]) {
+            run(["logits", "norms", "dlosses", "dlogits"][i], "cross_entropy", lengths);
         }
         for offsets in [&[0, 5][..], &[0, 5, 5, 15], &[0, 9, 5, 15], &[1, 5, 10, 15], &[0, 5, 10, 14], &[]] {
             let mut found = [9; 3];
@@ -168,9 +161,7 @@ fn optimizer_rejects_segments_that_overlap_or_leave_the_buffers() {
         both("beyond", "beyond 100", &[segment(0..101)], all);
         both("far beyond", "beyond 100", &[segment(0..usize::MAX)], all);
         both("backwards", "segment", &[backwards], all);
-        for i in 0..3 {
-            let mut lengths = all;
-            lengths[i] -= 1;
+        for (_, lengths) in shortened(all) {
             both("lengths", "different lengths", &[segment(0..99)], lengths);
         }
         let room = optimizer::lamb_scratch_len(&[segment(0..100)]);

@@ -3,7 +3,7 @@
 
 use super::allocator::{Placement, guarded};
 use half::bf16;
-use kernels::activation::{self, Activation};
+use kernels::activation::{self, Activation, bias_activation_forward};
 use kernels::attention::{Attention, Gradients, Ragged, backward, backward_scratch_len, forward};
 use kernels::dropout::{self, Dropout};
 use kernels::elementwise::{self, Binary, Broadcast, Unary};
@@ -58,17 +58,9 @@ fn products<A: Element, B: Element, C: Element>(cpu: &Cpu) {
 }
 
 #[test]
-fn products_of_f32() {
+fn products_of_every_storage() {
     on_every_cpu("gemm f32", products::<f32, f32, f32>);
-}
-
-#[test]
-fn products_of_bf16() {
     on_every_cpu("gemm bf16", products::<bf16, bf16, bf16>);
-}
-
-#[test]
-fn products_of_mixed_storage() {
     on_every_cpu("gemm f32 x bf16", products::<f32, bf16, f32>);
     on_every_cpu("gemm bf16 x f32", products::<bf16, f32, bf16>);
 }
@@ -222,15 +214,8 @@ fn rows<X: Element>(cpu: &Cpu) {
             dropout::apply(cpu, &Dropout { seed: 5, site: 6, rate: 0.5 }, width, &x, &mut y);
         }
         for activation in Activation::ALL {
-            activation::bias_activation_forward(
-                cpu,
-                activation,
-                &x,
-                (width > 0).then_some(&bias),
-                Some(&mut s),
-                &mut y,
-            );
-            activation::bias_activation_forward(cpu, activation, &x, None, None, &mut y);
+            bias_activation_forward(cpu, activation, &x, (width > 0).then_some(&bias), Some(&mut s), &mut y);
+            bias_activation_forward(cpu, activation, &x, None, None, &mut y);
             activation::backward(cpu, activation, &x, &s, &mut y);
         }
         for broadcast in Broadcast::ALL {
@@ -266,40 +251,6 @@ fn optimizers_at_every_length() {
             optimizer::adamw(cpu, &hyper, &step, &segments, &mut w, &g, &mut m, &mut v);
             let mut scratch = vec![0.0; optimizer::lamb_scratch_len(&segments)];
             optimizer::lamb(cpu, &hyper, &step, &segments, &mut w, &g, &mut m, &mut v, &mut scratch);
-        }
-    });
-}
-
-#[test]
-fn the_fused_loss_at_every_border() {
-    on_every_cpu("projection", |cpu| {
-        for (rows, width, classes) in [(0, 3, 5), (1, 1, 1), (3, 17, 33), (5, 16, 513), (513, 4, 7)] {
-            let (hidden, weight, bias) =
-                (ones::<f32>(rows * width), ones::<f32>(classes * width), ones::<f32>(classes));
-            let labels: Vec<u32> = (0..rows as u32).map(|i| i % classes as u32).collect();
-            let projection = cross_entropy::Projection {
-                width,
-                hidden: &hidden,
-                weight: &weight,
-                bias: &bias,
-                labels: &labels,
-                precision: Precision::F32,
-            };
-            let [mut losses, mut norms] = [rows, 2 * rows].map(ones::<f32>);
-            let (mut found, mut kept) = (vec![0; rows], ones::<f32>(rows * classes));
-            let mut scratch = ones::<f32>(cross_entropy::scratch_len(rows, width, classes));
-            cross_entropy::forward(
-                cpu,
-                &projection,
-                &mut losses,
-                &mut norms,
-                &mut found,
-                Some(&mut kept),
-                &mut scratch,
-            );
-            let (mut dh, mut dw, mut db) =
-                (ones::<f32>(rows * width), ones::<f32>(classes * width), ones::<f32>(classes));
-            cross_entropy::backward(cpu, &projection, &norms, &kept, &losses, &mut dh, &mut dw, &mut db, &mut scratch);
         }
     });
 }

@@ -30,6 +30,7 @@ use kernels_proof::{
     OPERATIONS,
     case::{Case, Outcome},
     operation::Operation,
+    recorded::{FNV_START, fnv_1a},
     runner::Setting,
     simulated,
 };
@@ -55,6 +56,7 @@ use trial::{Subject, Verdict, subjects};
 const CAUGHT: f64 = 0.95;
 
 /// Verdicts of the mutants so far.
+#[derive(Default)]
 struct Tally {
     reasons: Vec<Reason>,
     /// By operation and kind: equivalent by a rule, equivalent by a proof, caught, survived.
@@ -71,14 +73,7 @@ struct Tally {
 
 impl Tally {
     fn new() -> Self {
-        Self {
-            reasons: survivors::reasons(),
-            counts: BTreeMap::new(),
-            ways: BTreeMap::new(),
-            needed: BTreeSet::new(),
-            survivors: BTreeMap::new(),
-            refuted: Vec::new(),
-        }
+        Self { reasons: survivors::reasons(), ..Self::default() }
     }
 
     /// True if a reason of the file proves that a mutant is equivalent.
@@ -149,7 +144,7 @@ impl Tally {
 
 /// FNV-1a hash of `text`.
 fn hash(seed: u64, text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    fnv_1a(FNV_START ^ seed, text.bytes())
 }
 
 /// Sample size: programs, and mutants of each. About a minute on two cores.
@@ -253,6 +248,41 @@ fn run_everyhow(operation: &Operation, sm: Sm, case: &Case) -> (usize, Vec<Strin
         }
     }
     (passed, failures)
+}
+
+/// Smallest case of each synchronization pattern: pipelines with fewer and more k-tiles than stages, `ldmatrix` and
+/// SIMT; warp specialization, and a pipeline that continues across tiles; reductions across warps and blocks.
+const STRUCTURES: [(Sm, &str, &str); 18] = [
+    (Sm::Sm90a, "gemm", "forward bf16 nt m=264 n=40 k=184"),
+    (Sm::Sm90a, "gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=264 n=40 k=184"),
+    (Sm::Sm90a, "attention", "forward bf16 B=1 S=600 A=1 D=64"),
+    (Sm::Sm90a, "attention", "backward bf16 dropout B=1 S=600 A=1 D=64"),
+    (Sm::Sm90a, "attention", "backward bf16 dropout B=5 S=70 A=1 D=64"),
+    (Sm::Sm80, "gemm", "forward bf16 nt m=72 n=136 k=200"),
+    (Sm::Sm80, "gemm", "backward bf16 tn_bias_dropout_residual_epilogue m=130 n=8 k=40"),
+    (Sm::Sm80, "gemm", "forward bf16 tt_bias m=15 n=33 k=385"),
+    (Sm::Sm80, "gemm", "backward f32 tn_accumulate m=13 n=31 k=17"),
+    (Sm::Sm80, "attention", "forward bf16 dropout B=2 S=129 A=1 D=65"),
+    (Sm::Sm80, "attention", "backward bf16 dropout B=2 S=129 A=1 D=65"),
+    (Sm::Sm80, "layernorm", "forward bf16 residual_sum T=3 H=4096"),
+    (Sm::Sm80, "layernorm", "backward f32 T=3 H=4096"),
+    (Sm::Sm80, "reduce", "forward f32 columns T=211 F=312"),
+    (Sm::Sm80, "reduce", "forward bf16 squares T=211 F=312"),
+    (Sm::Sm80, "cross_entropy", "forward f32 rows M=5 V=3001"),
+    (Sm::Sm80, "softmax", "backward f32 T=2 C=4096"),
+    (Sm::Sm80, "optimizer", "forward f32 lamb P=4099"),
+];
+
+#[test]
+fn every_way_of_waiting_is_right_under_every_schedule_and_completion() {
+    STRUCTURES.par_iter().with_max_len(1).for_each(|&(sm, operation, name)| {
+        let operation = OPERATIONS.iter().find(|row| row.name == operation).expect("a row of the table");
+        let case = (operation.cases)().into_iter().find(|case| case.to_string() == name);
+        let case = case.unwrap_or_else(|| panic!("{} has no case {name}", operation.name));
+        let (passed, failures) = run_everyhow(operation, sm, &case);
+        assert!(failures.is_empty(), "{name}, {sm:?}: {}", failures.join("\n"));
+        assert_eq!(passed, 5 * Completion::ALL.len(), "{} {name}, {sm:?}: runs", operation.name);
+    });
 }
 
 #[test]

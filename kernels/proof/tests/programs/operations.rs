@@ -84,24 +84,14 @@ fn listings_and_hashes_are_those_of_the_emitted_programs() {
 
 /// First line in which the file and the emitted text differ.
 fn first_difference(name: &str, found: &str, listing: &str) -> Option<String> {
-    if found == listing {
-        return None;
-    }
-    if found.is_empty() {
-        return Some(format!("kernels/proof/listings/{name} is missing or empty"));
-    }
-    let (mut old, mut new) = (found.lines(), listing.lines());
-    for line in 1.. {
-        let (old, new) = (old.next(), new.next());
-        if old != new {
-            let show = |text: Option<&str>| text.unwrap_or("the end").trim().to_string();
-            return Some(format!("kernels/proof/listings/{name}:{line}: `{}`, emitted `{}`", show(old), show(new)));
-        }
-        if old.is_none() {
-            break;
-        }
-    }
-    Some(format!("kernels/proof/listings/{name} differs in its line ends"))
+    let (old, new): (Vec<&str>, Vec<&str>) = (found.lines().collect(), listing.lines().collect());
+    let at = (0..old.len().max(new.len())).find(|&at| old.get(at) != new.get(at));
+    let show = |lines: &[&str], at: usize| lines.get(at).map_or("the end", |line| line.trim()).to_string();
+    let difference = match at {
+        Some(at) => format!(":{}: `{}`, emitted `{}`", at + 1, show(&old, at), show(&new, at)),
+        None => " differs in its line ends".to_string(),
+    };
+    (found != listing).then(|| format!("kernels/proof/listings/{name}{difference}"))
 }
 
 #[test]

@@ -14,61 +14,52 @@ const TEXT: &str = "HOSTILE_PTX";
 /// Bytes of each text.
 const BYTES: usize = 4 << 20;
 
-/// An entry's body of about `BYTES` bytes made of `part`, numbered where it has a `#`.
-fn text(name: &str) -> String {
-    let repeated = |part: &str| {
-        let mut body = String::new();
-        let mut number = 0;
-        while body.len() < BYTES {
-            body.push_str(&part.replace('#', &number.to_string()));
-            number += 1;
-        }
-        body
-    };
-    let entry = |body: String| {
-        format!(
-            ".version 8.0\n.target sm_80\n.file 1 \"{}\"\n.entry kernel() {{\n.reg .b32 r; .reg .pred p; {body}\nret;\n}}\n",
-            "f".repeat(4000)
-        )
-    };
-    match name {
-        "returns" => entry(repeated("ret;")),
-        "sources" => entry(repeated(".loc 1 # 1\nret;\n")),
-        "branches" => entry(repeated("a#: @p bra a#;")),
-        "one target" => entry(format!("a: {}", repeated("@p bra a;"))),
-        "nested branches" => entry(repeated("@p bra b; mov.b32 r, #;") + "b: bra b;"),
-        "scopes" => entry(repeated("{}")),
-        "labels" => entry(repeated("a#:")),
-        "long labels" => entry(repeated(&format!("{}1: bra {}2;", "a".repeat(100_000), "a".repeat(100_000)))),
-        "registers" => entry(repeated(".reg .b32 r#;")),
-        "digits" => entry(format!(".reg .b32 %r{}; {}", "1".repeat(BYTES / 2), "mov.b32 r, r;".repeat(1000))),
-        "operands" => entry(format!("mov.b32 {{{}}};", repeated("1 "))),
-        "open braces" => entry(repeated("{")),
-        "variables" => format!(".version 8.0\n.target sm_80\n{}", repeated(".global .b8 a#;")),
-        "entries" => format!(".version 8.0\n.target sm_80\n{}", repeated(".entry a#{ret;}")),
-        "initializer" => format!(".version 8.0\n.target sm_80\n.global .b64 a[] = {{{}}};", repeated("1,")),
-        "opcode" => entry(repeated(".a").replacen('.', "add.", 1) + ";"),
-        _ => panic!("no text {name}"),
+/// About `BYTES` bytes of `part`, numbered where it has a `#`.
+fn repeated(part: &str) -> String {
+    let (mut text, mut number) = (String::new(), 0);
+    while text.len() < BYTES {
+        text.push_str(&part.replace('#', &number.to_string()));
+        number += 1;
     }
+    text
 }
 
-const NAMES: [&str; 16] = [
-    "returns",
-    "sources",
-    "branches",
-    "one target",
-    "nested branches",
-    "scopes",
-    "labels",
-    "long labels",
-    "registers",
-    "digits",
-    "operands",
-    "open braces",
-    "variables",
-    "entries",
-    "initializer",
-    "opcode",
+fn module(directives: &str) -> String {
+    format!(".version 8.0\n.target sm_80\n{directives}")
+}
+
+/// An entry with this body.
+fn entry(body: &str) -> String {
+    let file = "f".repeat(4000);
+    module(&format!(".file 1 \"{file}\"\n.entry kernel() {{\n.reg .b32 r; .reg .pred p; {body}\nret;\n}}\n"))
+}
+
+/// A name and what makes the text.
+type Text = (&'static str, fn() -> String);
+
+const TEXTS: [Text; 16] = [
+    ("returns", || entry(&repeated("ret;"))),
+    ("sources", || entry(&repeated(".loc 1 # 1\nret;\n"))),
+    ("branches", || entry(&repeated("a#: @p bra a#;"))),
+    ("one target", || entry(&format!("a: {}", repeated("@p bra a;")))),
+    ("nested branches", || entry(&(repeated("@p bra b; mov.b32 r, #;") + "b: bra b;"))),
+    ("scopes", || entry(&repeated("{}"))),
+    ("labels", || entry(&repeated("a#:"))),
+    ("long labels", || {
+        let name = "a".repeat(100_000);
+        entry(&repeated(&format!("{name}1: bra {name}2;")))
+    }),
+    ("registers", || entry(&repeated(".reg .b32 r#;"))),
+    ("digits", || {
+        let moves = "mov.b32 r, r;".repeat(1000);
+        entry(&format!(".reg .b32 %r{}; {moves}", "1".repeat(BYTES / 2)))
+    }),
+    ("operands", || entry(&format!("mov.b32 {{{}}};", repeated("1 ")))),
+    ("open braces", || entry(&repeated("{"))),
+    ("variables", || module(&repeated(".global .b8 a#;"))),
+    ("entries", || module(&repeated(".entry a#{ret;}"))),
+    ("initializer", || module(&format!(".global .b64 a[] = {{{}}};", repeated("1,")))),
+    ("opcode", || entry(&format!("add{};", repeated(".a")))),
 ];
 
 /// Peak of this process in bytes.
@@ -82,7 +73,8 @@ fn peak() -> Option<u64> {
 #[ignore = "a process of its own for the test below"]
 fn child() {
     let Ok(name) = std::env::var(TEXT) else { return };
-    let text = text(&name);
+    let (_, make) = TEXTS.iter().find(|(known, _)| *known == name).expect("the name of a text");
+    let text = make();
     let before = peak();
     // Whether the text is refused or read is no matter here.
     if let Ok(module) = Module::parse_within(&text, Limits::default()) {
@@ -99,7 +91,7 @@ fn child() {
 
 #[test]
 fn reading_a_hostile_text_takes_little_memory_and_time() {
-    for name in NAMES {
+    for (name, _) in TEXTS {
         let begin = Instant::now();
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "hostile::child", "--ignored", "--nocapture"]).env(TEXT, name);

@@ -1,6 +1,5 @@
-//! The simulator on PTX of other origin: third-party compilers' output, mutated text, hostile text. One binary, so that
-//! its parts run in parallel and are linked once.
+//! The simulator on PTX of other origin: third-party compilers' output and hostile text. One binary, so that its parts run in
+//! parallel and are linked once. Mutated texts: `tests/tests/readers.rs`.
 
 mod hostile;
-mod mutated;
 mod third_party;

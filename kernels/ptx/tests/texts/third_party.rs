@@ -38,19 +38,69 @@ fn options() -> Vec<Options> {
     schedules.into_iter().chain(random).collect()
 }
 
-/// A kernel with its launch and its data; makes fresh memory for every run.
-struct Kernel<'a> {
-    text: String,
-    entry: &'a str,
-    launch: Launch,
-    /// Allocates; returns arguments and the address of the output.
-    set_up: &'a dyn Fn(&mut Memory) -> (Vec<Argument>, u64),
+/// An argument before there is memory; the last buffer that is not an input is the output.
+#[derive(Clone)]
+enum Given {
+    Value(Argument),
+    Input(Vec<u8>),
+    /// Bytes that nothing has written.
+    Unwritten(usize),
+    Zeros(usize),
+    /// A tensor map of a buffer of bf16, with its shape and tile.
+    Map(Box<Given>, [usize; 2], [u32; 2]),
 }
 
-impl Kernel<'_> {
+fn input<T: bytemuck::NoUninit>(values: &[T]) -> Given {
+    Given::Input(bytemuck::cast_slice(values).to_vec())
+}
+
+fn number(value: usize) -> Given {
+    Given::Value(Argument::U32(value as u32))
+}
+
+/// Triton's kernels take two more pointers, which these do not use.
+fn triton(mut arguments: Vec<Given>) -> Vec<Given> {
+    arguments.extend([Given::Value(Argument::U64(0)), Given::Value(Argument::U64(0))]);
+    arguments
+}
+
+/// A kernel with its launch and its data; makes fresh memory for every run.
+#[derive(Clone)]
+struct Kernel {
+    text: String,
+    entry: &'static str,
+    launch: Launch,
+    arguments: Vec<Given>,
+}
+
+fn kernel(name: &str, entry: &'static str, launch: Launch, arguments: Vec<Given>) -> Kernel {
+    Kernel { text: text(name), entry, launch, arguments }
+}
+
+impl Kernel {
     fn run(&self, options: &Options) -> Result<(Report, Memory, u64), Error> {
-        let mut memory = Memory::new();
-        let (arguments, out) = (self.set_up)(&mut memory);
+        let (mut memory, mut out) = (Memory::new(), 0);
+        let mut place = |given: &Given| {
+            if let Given::Input(bytes) = given {
+                return memory.allocate_from("an input", bytes);
+            }
+            out = match given {
+                Given::Unwritten(bytes) => memory.allocate("the output", *bytes),
+                Given::Zeros(bytes) => memory.allocate_from("the output", &vec![0_u8; *bytes]),
+                _ => unreachable!("no buffer"),
+            };
+            out
+        };
+        let argument = |given: &Given| match given {
+            Given::Value(value) => *value,
+            Given::Map(buffer, shape, tile) => {
+                let shape = shape.map(|size| size as u64);
+                let map = TensorMap::matrix(place(buffer), TensorType::Bf16, shape, *tile, Swizzle::B128);
+                Argument::TensorMap(map.expect("the map fits"))
+            }
+            buffer => Argument::U64(place(buffer)),
+        };
+        let arguments: Vec<Argument> = self.arguments.iter().map(argument).collect();
         let module = Module::parse(&self.text)?;
         let report = module.launch(self.entry, self.launch, &arguments, &mut memory, options)?;
         Ok((report, memory, out))
@@ -82,7 +132,7 @@ impl Kernel<'_> {
         for place in &places {
             let mut lines = lines.clone();
             lines[*place] = "";
-            let broken = Kernel { text: lines.join("\n"), ..*self };
+            let broken = Kernel { text: lines.join("\n"), ..self.clone() };
             let found = options().iter().any(|options| match broken.run(options) {
                 Ok((report, ..)) => !report.findings.is_empty(),
                 Err(_) => true,
@@ -92,6 +142,14 @@ impl Kernel<'_> {
             }
         }
         assert!(survivors.len() <= harmless, "{}: nobody misses {survivors:#?}", self.entry);
+    }
+
+    /// Where every fence of the manual is required, the findings have this text.
+    #[track_caller]
+    fn lacks(&self, finding: &str) {
+        let (report, ..) = self.run(&Options::default()).expect("it runs");
+        let findings = report.clean().expect_err("a fence is missing");
+        assert!(findings.contains(finding), "{findings}");
     }
 }
 
@@ -115,75 +173,63 @@ fn bf16_bound(wanted: &[f64]) -> f64 {
     wanted.iter().fold(0.0_f64, |most, value| most.max(value.abs())) * f64::exp2(-8.0)
 }
 
+const NVCC: [&str; 2] = ["nvcc_sm80", "nvcc_sm90a"];
+
 const SIZES: [usize; 3] = [96, 128, 80];
 
-fn triton_gemm(name: &str, shared: u32, check: impl Fn(&Kernel<'_>, &[f64])) {
+/// Triton's product for a target, which agrees with f64.
+fn triton_gemm(name: &str, shared: u32) -> Kernel {
     let [m, n, k] = SIZES;
     let (a, b) = (short(&draw(1, m * k)), short(&draw(2, k * n)));
-    let set_up = |memory: &mut Memory| {
-        let out = memory.allocate("c", 2 * m * n);
-        let mut arguments: Vec<Argument> =
-            [memory.allocate_from("a", &a), memory.allocate_from("b", &b), out].map(Argument::U64).to_vec();
-        arguments.extend(SIZES.map(|size| Argument::U32(size as u32)));
-        arguments.extend([Argument::U64(0), Argument::U64(0)]);
-        (arguments, out)
-    };
-    let kernel = Kernel { text: text(name), entry: "gemm", launch: launch([2, 2, 1], 128, shared), set_up: &set_up };
-    check(&kernel, &product(&wide(&a), &wide(&b), SIZES));
+    let mut arguments = vec![input(&a), input(&b), Given::Unwritten(2 * m * n)];
+    arguments.extend(SIZES.map(number));
+    let kernel = kernel(name, "gemm", launch([2, 2, 1], 128, shared), triton(arguments));
+    let wanted = product(&wide(&a), &wide(&b), SIZES);
+    kernel.agrees::<bf16>(&wanted, bf16_bound(&wanted), bf16::to_f64);
+    kernel
 }
 
 #[test]
 fn gemm_of_triton_for_sm_80() {
-    triton_gemm("gemm_sm80", 16384, |kernel, wanted| {
-        kernel.agrees::<bf16>(wanted, bf16_bound(wanted), bf16::to_f64);
-        kernel.misses("cp.async.wait_group", 0);
-        // One of them separates two stages of the prologue, which touch different memory.
-        kernel.misses("bar.sync", 1);
-    });
+    let kernel = triton_gemm("gemm_sm80", 16384);
+    kernel.misses("cp.async.wait_group", 0);
+    // One of them separates two stages of the prologue, which touch different memory.
+    kernel.misses("bar.sync", 1);
 }
 
 #[test]
 fn gemm_of_triton_for_sm_90a_with_wgmma() {
-    triton_gemm("gemm_sm90a", 24576, |kernel, wanted| {
-        kernel.agrees::<bf16>(wanted, bf16_bound(wanted), bf16::to_f64);
-        kernel.misses("wgmma.wait_group", 0);
-        kernel.misses("wgmma.fence", 0);
-        kernel.misses("cp.async.wait_group", 0);
-        // The manual requires a fence between cp.async and wgmma, which Triton omits.
-        let (report, ..) = kernel.run(&Options::default()).expect("it runs");
-        assert!(report.clean().expect_err("the fence is missing").contains("without fence.proxy.async"));
-    });
+    let kernel = triton_gemm("gemm_sm90a", 24576);
+    for instruction in ["wgmma.wait_group", "wgmma.fence", "cp.async.wait_group"] {
+        kernel.misses(instruction, 0);
+    }
+    // The manual requires a fence between cp.async and wgmma, which Triton omits.
+    kernel.lacks("without fence.proxy.async");
 }
 
 #[test]
 fn gemm_of_triton_for_sm_90a_with_tensor_maps() {
     let sizes @ [m, n, k] = [256, 128, 320];
     let (a, b) = (short(&draw(1, m * k)), short(&draw(2, k * n)));
-    let set_up = |memory: &mut Memory| {
-        let out = memory.allocate("c", 2 * m * n);
-        let (a, b) = (memory.allocate_from("a", &a), memory.allocate_from("b", &b));
-        let mut arguments = Vec::new();
-        for (address, rows, columns, tile) in [(a, m, k, [128, 64]), (b, k, n, [64, 64]), (out, m, n, [128, 64])] {
-            let shape = [rows as u64, columns as u64];
-            let map = TensorMap::matrix(address, TensorType::Bf16, shape, tile, Swizzle::B128).expect("the map fits");
-            arguments.push(Argument::TensorMap(map));
-            arguments.extend(shape.map(|size| Argument::U32(size as u32)));
-            arguments.extend([Argument::U64(columns as u64), Argument::U64(1)]);
-        }
-        arguments.extend(sizes.map(|size| Argument::U32(size as u32)));
-        arguments.extend([Argument::U64(0), Argument::U64(0)]);
-        (arguments, out)
-    };
-    let launch = launch([2, 1, 1], 128, 98328);
-    let kernel = Kernel { text: text("gemm_tma_sm90a"), entry: "gemm_tma", launch, set_up: &set_up };
+    let mut arguments = Vec::new();
+    let out = Given::Unwritten(2 * m * n);
+    for (buffer, shape, tile) in
+        [(input(&a), [m, k], [128, 64]), (input(&b), [k, n], [64, 64]), (out, [m, n], [128, 64])]
+    {
+        let stride = Given::Value(Argument::U64(shape[1] as u64));
+        arguments.push(Given::Map(Box::new(buffer), shape, tile));
+        arguments.extend(shape.map(number));
+        arguments.extend([stride, Given::Value(Argument::U64(1))]);
+    }
+    arguments.extend(sizes.map(number));
+    let kernel = kernel("gemm_tma_sm90a", "gemm_tma", launch([2, 1, 1], 128, 98328), triton(arguments));
     let wanted = product(&wide(&a), &wide(&b), sizes);
     kernel.agrees::<bf16>(&wanted, bf16_bound(&wanted), bf16::to_f64);
     // The manual requires a fence after the initialization of the barriers, which Triton omits.
-    let (report, ..) = kernel.run(&Options::default()).expect("it runs");
-    assert!(report.clean().expect_err("the fence is missing").contains("no fence has made visible"));
-    kernel.misses("mbarrier.arrive.expect_tx", 0);
-    kernel.misses("fence.proxy.async", 0);
-    kernel.misses("cp.async.bulk.wait_group", 0);
+    kernel.lacks("no fence has made visible");
+    for instruction in ["mbarrier.arrive.expect_tx", "fence.proxy.async", "cp.async.bulk.wait_group"] {
+        kernel.misses(instruction, 0);
+    }
 }
 
 fn triton_attention(name: &str, shared: u32) {
@@ -191,15 +237,8 @@ fn triton_attention(name: &str, shared: u32) {
     let count = heads * s * d;
     let [q, k, v] = [1, 2, 3].map(|seed| short(&draw(seed, count)));
     let scale = 0.125_f32;
-    let set_up = |memory: &mut Memory| {
-        let out = memory.allocate("o", 2 * count);
-        let mut arguments: Vec<Argument> =
-            [memory.allocate_from("q", &q), memory.allocate_from("k", &k), memory.allocate_from("v", &v), out]
-                .map(Argument::U64)
-                .to_vec();
-        arguments.extend([Argument::U32(s as u32), Argument::F32(scale), Argument::U64(0), Argument::U64(0)]);
-        (arguments, out)
-    };
+    let [out, scaled] = [Given::Unwritten(2 * count), Given::Value(Argument::F32(scale))];
+    let arguments = triton(vec![input(&q), input(&k), input(&v), out, number(s), scaled]);
     let mut wanted = vec![0.0; count];
     for head in 0..heads {
         let at = |row: usize| (head * s + row) * d..(head * s + row + 1) * d;
@@ -208,16 +247,12 @@ fn triton_attention(name: &str, shared: u32) {
             let scores: Vec<f64> = (0..s)
                 .map(|j| query.iter().zip(wide(&k[at(j)])).map(|(x, y)| x * y).sum::<f64>() * f64::from(scale))
                 .collect();
-            let most = scores.iter().fold(f64::MIN, |most, score| most.max(*score));
-            let total: f64 = scores.iter().map(|score| (score - most).exp()).sum();
-            for (j, score) in scores.iter().enumerate() {
-                let weight = (score - most).exp() / total;
+            for (j, weight) in softmax(&scores).into_iter().enumerate() {
                 wanted[at(i)].iter_mut().zip(wide(&v[at(j)])).for_each(|(out, value)| *out += weight * value);
             }
         }
     }
-    let launch = launch([2, heads as u32, 1], 128, shared);
-    let kernel = Kernel { text: text(name), entry: "attention", launch, set_up: &set_up };
+    let kernel = kernel(name, "attention", launch([2, heads as u32, 1], 128, shared), arguments);
     // Probabilities are rounded to bf16 before the second product, like the output.
     kernel.agrees::<bf16>(&wanted, 2.0 * bf16_bound(&wanted), bf16::to_f64);
 }
@@ -232,79 +267,42 @@ fn attention_of_triton_for_sm_90a() {
     triton_attention("attention_sm90a", 40960);
 }
 
-/// Softmax of the rows of x.
-fn softmax(x: &[f32], columns: usize) -> Vec<f64> {
-    x.chunks(columns)
-        .flat_map(|row| {
-            let most = row.iter().fold(f64::MIN, |most, value| most.max(f64::from(*value)));
-            let e: Vec<f64> = row.iter().map(|value| (f64::from(*value) - most).exp()).collect();
-            let total: f64 = e.iter().sum();
-            e.into_iter().map(move |e| e / total)
-        })
-        .collect()
+fn softmax(row: &[f64]) -> Vec<f64> {
+    let most = row.iter().fold(f64::MIN, |most, value| most.max(*value));
+    let total: f64 = row.iter().map(|value| (value - most).exp()).sum();
+    row.iter().map(|value| (value - most).exp() / total).collect()
 }
 
 #[test]
 fn softmax_of_triton_and_of_nvcc() {
     let (rows, columns) = (3, 777);
     let x: Vec<f32> = draw(5, rows * columns).iter().map(|value| 6.0 * value).collect();
-    let wanted = softmax(&x, columns);
+    let doubles: Vec<f64> = x.iter().copied().map(f64::from).collect();
+    let wanted: Vec<f64> = doubles.chunks(columns).flat_map(softmax).collect();
     let bound = wanted.iter().fold(0.0_f64, |most, value| most.max(*value)) * 16.0 * f64::from(f32::EPSILON);
-    let set_up = |extra: usize| {
-        let x = &x;
-        move |memory: &mut Memory| {
-            let out = memory.allocate("y", 4 * x.len());
-            let mut arguments = vec![Argument::U64(memory.allocate_from("x", x)), Argument::U64(out)];
-            arguments.push(Argument::U32(columns as u32));
-            arguments.extend(std::iter::repeat_n(Argument::U64(0), extra));
-            (arguments, out)
-        }
-    };
+    let arguments = vec![input(&x), Given::Unwritten(4 * x.len()), number(columns)];
     let grid = [rows as u32, 1, 1];
-    let (triton, nvcc) = (set_up(2), set_up(0));
-    let kernel =
-        Kernel { text: text("softmax_sm80"), entry: "softmax", launch: launch(grid, 128, 16), set_up: &triton };
-    kernel.agrees::<f32>(&wanted, bound, f64::from);
-    kernel.misses("bar.sync", 0);
-    for target in ["nvcc_sm80", "nvcc_sm90a"] {
-        let kernel = Kernel { text: text(target), entry: "softmax", launch: launch(grid, 96, 0), set_up: &nvcc };
-        kernel.agrees::<f32>(&wanted, bound, f64::from);
+    let tritons = kernel("softmax_sm80", "softmax", launch(grid, 128, 16), triton(arguments.clone()));
+    tritons.agrees::<f32>(&wanted, bound, f64::from);
+    tritons.misses("bar.sync", 0);
+    for target in NVCC {
+        kernel(target, "softmax", launch(grid, 96, 0), arguments.clone()).agrees::<f32>(&wanted, bound, f64::from);
     }
 }
 
 fn triton_layer_norm(name: &str, threads: u32) {
     let (rows, columns) = (3, 600);
     let (x, gain, bias) = (short(&draw(6, rows * columns)), draw(7, columns), draw(8, columns));
-    let set_up = |memory: &mut Memory| {
-        let out = memory.allocate("y", 2 * rows * columns);
-        let mut arguments: Vec<Argument> = [
-            memory.allocate_from("x", &x),
-            memory.allocate_from("gain", &gain),
-            memory.allocate_from("bias", &bias),
-            out,
-        ]
-        .map(Argument::U64)
-        .to_vec();
-        arguments.extend([Argument::U32(columns as u32), Argument::F32(1e-5), Argument::U64(0), Argument::U64(0)]);
-        (arguments, out)
-    };
-    let wanted: Vec<f64> = x
-        .chunks(columns)
-        .flat_map(|row| {
-            let row = wide(row);
-            let mean = row.iter().sum::<f64>() / columns as f64;
-            let variance = row.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / columns as f64;
-            let rstd = 1.0 / (variance + 1e-5).sqrt();
-            let normal: Vec<f64> = row.iter().map(|value| (value - mean) * rstd).collect();
-            normal
-                .into_iter()
-                .zip(gain.iter().zip(&bias))
-                .map(|(n, (g, b))| n * f64::from(*g) + f64::from(*b))
-                .collect::<Vec<_>>()
-        })
-        .collect();
-    let launch = launch([rows as u32, 1, 1], threads, 2048);
-    let kernel = Kernel { text: text(name), entry: "layer_norm", launch, set_up: &set_up };
+    let [out, epsilon] = [Given::Unwritten(2 * rows * columns), Given::Value(Argument::F32(1e-5))];
+    let arguments = triton(vec![input(&x), input(&gain), input(&bias), out, number(columns), epsilon]);
+    let mut wanted = Vec::new();
+    for row in x.chunks(columns).map(wide) {
+        let mean = row.iter().sum::<f64>() / columns as f64;
+        let variance = row.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / columns as f64;
+        let normal = row.iter().map(|value| (value - mean) / (variance + 1e-5).sqrt());
+        wanted.extend(normal.zip(gain.iter().zip(&bias)).map(|(n, (g, b))| n * f64::from(*g) + f64::from(*b)));
+    }
+    let kernel = kernel(name, "layer_norm", launch([rows as u32, 1, 1], threads, 2048), arguments);
     kernel.agrees::<bf16>(&wanted, bf16_bound(&wanted), bf16::to_f64);
 }
 
@@ -320,30 +318,15 @@ fn reductions_of_triton_and_of_nvcc() {
     let x = draw(9, n);
     let wanted = [x.iter().map(|value| f64::from(*value)).sum::<f64>()];
     let bound = n as f64 * f64::from(f32::EPSILON);
-    let set_up = |extra: usize, partial: bool| {
-        let x = &x;
-        move |memory: &mut Memory| {
-            let out = memory.allocate_from("out", &[0.0_f32]);
-            let mut arguments = vec![Argument::U64(memory.allocate_from("x", x))];
-            if partial {
-                arguments.push(Argument::U64(memory.allocate("partial", 4 * 5)));
-            }
-            arguments.extend([Argument::U64(out), Argument::U32(n as u32)]);
-            arguments.extend(std::iter::repeat_n(Argument::U64(0), extra));
-            (arguments, out)
-        }
-    };
-    let (triton, nvcc, last) = (set_up(2, false), set_up(0, false), set_up(0, true));
-    let kernel =
-        Kernel { text: text("total_sm80"), entry: "total", launch: launch([5, 1, 1], 128, 16), set_up: &triton };
-    kernel.agrees::<f32>(&wanted, bound, f64::from);
-    for target in ["nvcc_sm80", "nvcc_sm90a"] {
-        let (text, grid) = (text(target), [5, 1, 1]);
-        let kernel = Kernel { text: text.clone(), entry: "reduce", launch: launch(grid, 192, 0), set_up: &nvcc };
-        kernel.agrees::<f32>(&wanted, bound, f64::from);
-        let kernel = Kernel { text, entry: "reduce_last", launch: launch(grid, 256, 0), set_up: &last };
-        kernel.agrees::<f32>(&wanted, bound, f64::from);
+    let arguments = vec![input(&x), Given::Zeros(4), number(n)];
+    let partial = vec![input(&x), Given::Unwritten(4 * 5), Given::Zeros(4), number(n)];
+    let grid = [5, 1, 1];
+    let mut kernels = vec![kernel("total_sm80", "total", launch(grid, 128, 16), triton(arguments.clone()))];
+    for target in NVCC {
+        kernels.push(kernel(target, "reduce", launch(grid, 192, 0), arguments.clone()));
+        kernels.push(kernel(target, "reduce_last", launch(grid, 256, 0), partial.clone()));
     }
+    kernels.iter().for_each(|kernel| kernel.agrees::<f32>(&wanted, bound, f64::from));
 }
 
 #[test]
@@ -351,15 +334,9 @@ fn histogram_of_nvcc() {
     let x: Vec<u8> = draw(10, 3001).iter().map(|value| (value * 120.0 + 120.0) as u8).collect();
     let mut wanted = vec![0.0; 64];
     x.iter().for_each(|value| wanted[usize::from(value & 63)] += 1.0);
-    let set_up = |memory: &mut Memory| {
-        let out = memory.allocate_from("counts", &[0_u32; 64]);
-        let x = memory.allocate_from("x", &x);
-        (vec![Argument::U64(x), Argument::U64(out), Argument::U32(3001)], out)
-    };
-    for target in ["nvcc_sm80", "nvcc_sm90a"] {
-        let launch = launch([3, 1, 1], 96, 0);
-        let kernel = Kernel { text: text(target), entry: "histogram", launch, set_up: &set_up };
-        kernel.agrees::<u32>(&wanted, 0.0, f64::from);
+    for target in NVCC {
+        let arguments = vec![input(&x), Given::Zeros(4 * 64), number(3001)];
+        kernel(target, "histogram", launch([3, 1, 1], 96, 0), arguments).agrees::<u32>(&wanted, 0.0, f64::from);
     }
 }
 
@@ -368,28 +345,13 @@ fn transpositions_of_triton_and_of_nvcc() {
     let (rows, columns) = (50, 71);
     let x = draw(11, rows * columns);
     let wanted: Vec<f64> = (0..rows * columns).map(|i| f64::from(x[i % rows * columns + i / rows])).collect();
-    let set_up = |extra: usize| {
-        let x = &x;
-        move |memory: &mut Memory| {
-            let out = memory.allocate("y", 4 * x.len());
-            let mut arguments = vec![Argument::U64(memory.allocate_from("x", x)), Argument::U64(out)];
-            arguments.extend([rows, columns].map(|size| Argument::U32(size as u32)));
-            arguments.extend(std::iter::repeat_n(Argument::U64(0), extra));
-            (arguments, out)
-        }
-    };
-    let (triton, nvcc) = (set_up(2), set_up(0));
-    let kernel = Kernel {
-        text: text("transpose_sm80"),
-        entry: "transpose",
-        launch: launch([2, 3, 1], 128, 4096),
-        set_up: &triton,
-    };
-    kernel.agrees::<f32>(&wanted, 0.0, f64::from);
-    kernel.misses("bar.sync", 0);
-    for target in ["nvcc_sm80", "nvcc_sm90a"] {
+    let arguments = vec![input(&x), Given::Unwritten(4 * x.len()), number(rows), number(columns)];
+    let tritons = kernel("transpose_sm80", "transpose", launch([2, 3, 1], 128, 4096), triton(arguments.clone()));
+    tritons.agrees::<f32>(&wanted, 0.0, f64::from);
+    tritons.misses("bar.sync", 0);
+    for target in NVCC {
         let launch = Launch { grid: [3, 2, 1], block: [32, 8, 1], shared_bytes: 0 };
-        let kernel = Kernel { text: text(target), entry: "transpose", launch, set_up: &nvcc };
+        let kernel = kernel(target, "transpose", launch, arguments.clone());
         kernel.agrees::<f32>(&wanted, 0.0, f64::from);
         // The padded tile is free of conflicts.
         let (report, ..) = kernel.run(&Options::default()).expect("it runs");
@@ -419,15 +381,9 @@ fn pairs_and_switches_of_nvcc() {
             }
         })
         .collect();
-    let set_up = |memory: &mut Memory| {
-        let out = memory.allocate("y", 4 * n);
-        let x = memory.allocate_from("x", &x);
-        (vec![Argument::U64(x), Argument::U64(out), Argument::U32(n as u32), Argument::U32(period as u32)], out)
-    };
-    for target in ["nvcc_sm80", "nvcc_sm90a"] {
-        let launch = launch([5, 1, 1], 64, 256);
-        let kernel = Kernel { text: text(target), entry: "mixed", launch, set_up: &set_up };
-        kernel.agrees::<bf16>(&wanted, 0.0, bf16::to_f64);
+    for target in NVCC {
+        let arguments = vec![input(&x), Given::Unwritten(4 * n), number(n), number(period)];
+        kernel(target, "mixed", launch([5, 1, 1], 64, 256), arguments).agrees::<bf16>(&wanted, 0.0, bf16::to_f64);
     }
 }
 
@@ -435,21 +391,12 @@ fn pairs_and_switches_of_nvcc() {
 fn a_ring_of_tiles_in_cuda_with_inline_ptx() {
     let sizes @ [m, n, k] = [128, 64, 704];
     let (a, b) = (short(&draw(21, m * k)), short(&draw(22, n * k)));
-    let set_up = |memory: &mut Memory| {
-        let out = memory.allocate("c", 4 * m * n);
-        let map = |address, rows: usize, tile| {
-            let map = TensorMap::matrix(address, TensorType::Bf16, [rows as u64, k as u64], [tile, 64], Swizzle::B128);
-            Argument::TensorMap(map.expect("the map fits"))
-        };
-        let (a, b) = (memory.allocate_from("a", &a), memory.allocate_from("b", &b));
-        let sizes = [n, k].map(|size| Argument::U32(size as u32));
-        (vec![map(a, m, 128), map(b, n, 64), Argument::U64(out), sizes[0], sizes[1]], out)
-    };
+    let maps = [(&a, m, 128), (&b, n, 64)].map(|(x, rows, tile)| Given::Map(Box::new(input(x)), [rows, k], [tile, 64]));
+    let arguments = maps.into_iter().chain([Given::Unwritten(4 * m * n), number(n), number(k)]).collect();
     let mut transposed = vec![0.0; n * k];
     wide(&b).iter().enumerate().for_each(|(i, value)| transposed[i % k * n + i / k] = *value);
     let wanted = product(&wide(&a), &transposed, sizes);
-    let launch = launch([1, 1, 1], 384, 3 * 24576);
-    let kernel = Kernel { text: text("ring_sm90a"), entry: "ring", launch, set_up: &set_up };
+    let kernel = kernel("ring_sm90a", "ring", launch([1, 1, 1], 384, 3 * 24576), arguments);
     kernel.agrees::<f32>(&wanted, 1e-4, f64::from);
     // This one has all its fences.
     let (report, ..) = kernel.run(&Options::default()).expect("it runs");

@@ -178,13 +178,8 @@ impl PackedB {
     }
 
     /// Precision of the products that the panels are for.
-    pub fn precision(&self) -> Precision {
+    pub(crate) fn precision(&self) -> Precision {
         self.precision
-    }
-
-    /// Instruction set that the panels are for.
-    pub fn isa(&self) -> IsaKind {
-        self.isa
     }
 
     /// Bytes of the panels.

@@ -1,19 +1,20 @@
-//! Products of rounded and split operands: bits of every kind of tiles, errors, and the forms of operands.
+//! Products in every precision: bits of every kind of tiles, errors, the forms of operands, and what bits do not depend on.
 
 use super::super::problem::{FORMS, epilogues};
 use super::super::reference;
-use super::{panic_message, spread};
 use crate::check::{Guarded, testable_cpus, uniform, widen};
 use half::bf16;
 use kernels::Cpu;
 use kernels::dropout::Dropout;
-use kernels::gemm::gemm_packed;
 use kernels::gemm::{
-    Batch, Beta, Epilogue, EpilogueKind, Gemm, Layout, PackMismatch, PackedB, Precision, batched, gemm,
+    Batch, Beta, Epilogue, EpilogueKind, Gemm, PackMismatch, PackedB, Precision, batched, gemm, gemm_packed,
 };
 use kernels::num::philox::Stream;
 use kernels::tiles::Tiles;
-use kernels::{Element, simd::Isa};
+use kernels::{
+    Element,
+    simd::{Isa, IsaKind},
+};
 
 /// The precisions that run on tiles.
 const ON_TILES: [Precision; 3] = [Precision::Bf16, Precision::Bf16x3, Precision::Bf16x6];
@@ -70,15 +71,16 @@ impl Problem {
 }
 
 #[test]
-fn every_kind_of_tiles_gives_the_same_bits_however_operands_are_stored() {
-    let cpus = cpus_with_tiles();
+fn every_kind_of_tiles_gives_the_same_bits_with_every_epilogue_however_operands_are_stored() {
+    let (cpus, epilogues) = (cpus_with_tiles(), epilogues());
     let mut compared = 0;
+    assert!(epilogues.len() <= 24, "more sizes for more epilogues");
     // Around tiles of 32 x 32, 14 x 32 and 6 x 16, blocks of 32, sections of 128, and blocks of 256, 384 and 1,024 terms.
     let sizes = [
         (1, 1, 1),
+        (14, 16, 0),
         (33, 31, 32),
         (5, 66, 33),
-        (14, 16, 0),
         (64, 32, 128),
         (70, 40, 129),
         (31, 96, 257),
@@ -87,9 +89,9 @@ fn every_kind_of_tiles_gives_the_same_bits_however_operands_are_stored() {
     for (i, (m, n, k)) in sizes.into_iter().enumerate() {
         for (j, (form, a, b)) in FORMS.into_iter().enumerate() {
             for precision in ON_TILES {
-                let kind = [EpilogueKind::None, EpilogueKind::Bias][(i + j) % 2];
-                let spec = Gemm::new(m, n, k, a, b).with_precision(precision);
-                let spec = if (i + j) % 3 == 0 { spec.accumulate() } else { spec };
+                // Every epilogue with sizes above 1; C with gaps between its rows, and without.
+                let (beta, kind) = epilogues[(FORMS.len() * i + j) % epilogues.len()];
+                let spec = Gemm { beta, ldc: n + 3 * (i % 2), ..Gemm::new(m, n, k, a, b).with_precision(precision) };
                 let problem = Problem::new(spec, kind);
                 // Operands that are bf16 are the same numbers in f32.
                 let rounded = Problem {
@@ -122,53 +124,44 @@ fn every_kind_of_tiles_gives_the_same_bits_however_operands_are_stored() {
     println!("{compared} products on {} CPUs compared", cpus.len());
 }
 
-#[test]
-fn every_epilogue_gives_the_same_bits_on_every_kind_of_tiles() {
-    let cpus = cpus_with_tiles();
-    for (beta, kind) in epilogues() {
-        for precision in ON_TILES {
-            let spec = Gemm { beta, ..Gemm::nt(35, 70, 65) }.with_precision(precision);
-            let spec = spec.with_leading_dimensions(spec.lda, spec.ldb, 73);
-            let problem = Problem::new(spec, kind);
-            let [mut wide, mut narrow] = [None, None];
-            for cpu in &cpus {
-                let found = [problem.compute::<f32, f32>(cpu, true), problem.compute::<f32, bf16>(cpu, false)];
-                for (first, found) in [&mut wide, &mut narrow].into_iter().zip(found) {
-                    let tiles = cpu.tiles().kind();
-                    assert!(
-                        *first.get_or_insert_with(|| found.clone()) == found,
-                        "{cpu}, {tiles} tiles, {kind:?} {precision}"
-                    );
-                }
-            }
-        }
-    }
+/// Copies the rows of `x` to a leading dimension of `leading`, NaN in the gaps.
+fn spread(x: &[f32], columns: usize, leading: usize) -> Vec<f32> {
+    let mut out = vec![f32::NAN; x.len() / columns * leading];
+    x.chunks(columns).zip(out.chunks_mut(leading)).for_each(|(x, out)| out[..columns].copy_from_slice(x));
+    out
 }
 
 #[test]
-fn bits_do_not_depend_on_threads_caches_or_strides() {
-    for precision in ON_TILES {
-        for (m, n, k) in [(130, 70, 1100), (65, 1700, 40)] {
+fn bits_do_not_depend_on_instruction_sets_threads_caches_or_strides() {
+    for precision in Precision::ALL {
+        // Blocks of f32 depend on the instruction set, those of tiles do not.
+        let (in_f32, widest) = (precision == Precision::F32, *Isa::real().last().unwrap());
+        let isas = if in_f32 { Isa::testable() } else { vec![widest] };
+        let sizes = [(65, 1700, 40), (520, 70, 1025), (31, 75, 2000)];
+        for (isa, (m, n, k)) in isas.into_iter().flat_map(|isa| sizes.map(|size| (isa, size))) {
             for (form, a, b) in FORMS {
                 let spec = Gemm::new(m, n, k, a, b).with_precision(precision);
                 let problem = Problem::new(spec, EpilogueKind::BiasDropoutResidual { dropout: true, residual: true });
-                let cpu = |threads: usize| Cpu::new(*Isa::real().last().unwrap(), threads).expect("threads");
-                let wanted = problem.compute::<bf16, bf16>(&cpu(1), false);
-                for cpu in [cpu(2), cpu(3), cpu(1).with_block_cache(16 << 10), cpu(2).with_block_cache(100_000)] {
-                    assert!(
-                        problem.compute::<bf16, bf16>(&cpu, true) == wanted,
-                        "{form} {m} x {n} x {k} {precision} {cpu:?}"
-                    );
-                }
-                // Rows 4 KiB apart are packed, rows slightly further apart are read in place.
-                let (lda, ldb) = (2048, 2052);
-                let far = Problem {
-                    a: spread(&problem.a, spec.lda, lda),
-                    b: spread(&problem.b, spec.ldb, ldb),
-                    spec: spec.with_leading_dimensions(lda, ldb, n),
-                    ..Problem::new(spec, problem.kind)
+                let cpu = |threads: usize| Cpu::new(isa, threads).expect("threads");
+                let compute = |problem: &Problem, cpu: &Cpu, packed| {
+                    [problem.compute::<f32, f32>(cpu, packed), problem.compute::<bf16, bf16>(cpu, packed)]
                 };
-                assert!(far.compute::<bf16, bf16>(&cpu(2), false) == wanted, "{form} {m} x {n} x {k} {precision}");
+                let wanted = compute(&problem, &Cpu::new(widest, 1).expect("a thread"), false);
+                let case = format!("{form} {m} x {n} x {k} {precision}");
+                let caches = [16 << 10, 100_000, 64 << 20].map(|bytes| cpu(1).with_block_cache(bytes));
+                for cpu in [cpu(1), cpu(2), cpu(5)].into_iter().chain(caches) {
+                    assert!(compute(&problem, &cpu, !in_f32) == wanted, "{case} {cpu:?}");
+                }
+                // Rows a multiple of 4 KiB apart are packed, f32 rows slightly further apart are read in place.
+                for (lda, ldb) in [(2048, 2052), (2052, 2048)] {
+                    let far = Problem {
+                        a: spread(&problem.a, spec.lda, lda),
+                        b: spread(&problem.b, spec.ldb, ldb),
+                        spec: spec.with_leading_dimensions(lda, ldb, n),
+                        ..Problem::new(spec, problem.kind)
+                    };
+                    assert!(compute(&far, &cpu(2), false) == wanted, "{case} {isa}, {lda}, {ldb}");
+                }
             }
         }
     }
@@ -229,38 +222,64 @@ fn numbers_at_the_ends_of_the_range() {
     }
 }
 
-#[test]
-fn batches_of_tiles_equal_their_products() {
-    for cpu in cpus_with_tiles() {
-        for precision in ON_TILES {
-            let spec = Gemm::nn(19, 33, 41).with_precision(precision);
-            let batch = Batch::contiguous(3, &spec);
-            let (a, b) = (uniform::<bf16>(1, 3 * 19 * 41, 1.0), uniform::<bf16>(2, 3 * 33 * 41, 1.0));
-            let mut c = vec![f32::NAN; 3 * 19 * 33];
-            batched(&cpu, &spec, &batch, &a, &b, &mut c);
-            for (i, c) in c.chunks(19 * 33).enumerate() {
-                let mut wanted = vec![f32::NAN; 19 * 33];
+fn batches_equal_products_of<X: Element>(cpu: &Cpu, precision: Precision) {
+    let (m, n, k, count) = (19, 33, 41, 3);
+    for (form, a, b) in FORMS {
+        let spec = Gemm::new(m, n, k, a, b).with_precision(precision);
+        let (a, b) = (uniform::<X>(1, count * m * k, 1.0), uniform::<X>(2, count * n * k, 1.0));
+        let behind = Batch::contiguous(count, &spec);
+        // Column blocks of wider rows, like the heads of attention; one B for all products.
+        let beside = Batch { stride_c: n + 1, stride_b: 0, ..behind };
+        for (spec, batch) in [(spec, behind), (Gemm { ldc: count * (n + 1), ..spec }, beside)] {
+            let mut c = Guarded::<f32>::poisoned((count - 1) * batch.stride_c + spec.spans()[2]);
+            let mut wanted = c.to_vec();
+            batched(cpu, &spec, &batch, &a, &b, &mut c);
+            let case = format!("{cpu}, {} tiles, {form} {precision} {batch:?}", cpu.tiles().kind());
+            c.assert_intact(&case);
+            for i in 0..count {
                 let (a, b) = (&a[i * batch.stride_a..], &b[i * batch.stride_b..]);
-                gemm(&cpu, &spec, a, b, &mut wanted, Epilogue::NONE);
-                super::assert_same_bits(precision.name(), c, &wanted);
+                gemm(cpu, &spec, a, b, &mut wanted[i * batch.stride_c..], Epilogue::NONE);
             }
+            super::assert_same_bits(&case, &c, &wanted);
         }
     }
 }
 
 #[test]
-fn panels_of_another_precision_are_refused() {
-    let cpu = Cpu::new(Isa::real()[0], 1).unwrap();
-    let packed = PackedB::with_precision(cpu.isa(), Precision::Bf16, 8, 6);
-    let wanted = PackMismatch::Precision { packed: Precision::Bf16, wanted: Precision::F32 };
-    assert_eq!(packed.check(cpu.isa().kind(), Precision::F32, 8, 6), Err(wanted));
-    let product = || gemm_packed(&cpu, &Gemm::nn(1, 6, 8), &[1f32; 8], &packed, &mut [0f32; 6], Epilogue::NONE);
-    let message = panic_message(product);
-    assert!(message.contains("packed for bf16 but the product is in f32"), "{message}");
+fn batches_equal_their_products() {
+    for (cpu, precision) in cpus_with_tiles().iter().flat_map(|cpu| Precision::ALL.map(|precision| (cpu, precision))) {
+        batches_equal_products_of::<f32>(cpu, precision);
+        batches_equal_products_of::<bf16>(cpu, precision);
+    }
+}
+
+#[test]
+fn panels_of_another_size_precision_or_instruction_set_are_refused() {
+    let (scalar, f32) = (IsaKind::Scalar, Precision::F32);
+    let cpu = Cpu::new(Isa::new(scalar).unwrap(), 1).unwrap();
+    let (packed, narrow) = (PackedB::new(cpu.isa(), 8, 6), PackedB::with_precision(cpu.isa(), Precision::Bf16, 8, 6));
+    assert_eq!(packed.check(scalar, f32, 8, 6), Ok(()));
+    let size = PackMismatch::Size { packed: (8, 6), wanted: (6, 8) };
+    assert_eq!(packed.check(scalar, f32, 6, 8), Err(size));
+    let isa = PackMismatch::Isa { packed: scalar, wanted: IsaKind::Avx2 };
+    assert_eq!(packed.check(IsaKind::Avx2, f32, 8, 6), Err(isa));
+    let precision = PackMismatch::Precision { packed: Precision::Bf16, wanted: f32 };
+    assert_eq!(narrow.check(scalar, f32, 8, 6), Err(precision));
+    let refused = |cpu: &Cpu, (k, n): (usize, usize), panels: &PackedB, says: [&str; 2]| {
+        let product =
+            || gemm_packed(cpu, &Gemm::nn(1, n, k), &[1f32; 8][..k], panels, &mut [0f32; 8][..n], Epilogue::NONE);
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(product)).expect_err("a refusal");
+        let message = refused.downcast_ref::<String>().expect("a message");
+        assert!(says.iter().all(|part| message.contains(part)), "{message}");
+    };
+    refused(&cpu, (6, 8), &packed, ["packed as 8 x 6", "6 x 8"]);
+    refused(&cpu, (8, 6), &narrow, ["packed for bf16", "but the product is in f32"]);
+    for isa in Isa::testable().into_iter().skip(1) {
+        refused(&Cpu::new(isa, 1).unwrap(), (8, 6), &packed, ["packed for scalar", isa.kind().name()]);
+    }
     // Half the bytes of f32, and panels of 32 columns of all k.
-    assert_eq!((packed.bytes(), packed.size()), (32 * 32 * 2, (8, 6)));
+    assert_eq!((narrow.bytes(), narrow.size()), (32 * 32 * 2, (8, 6)));
     assert_eq!("bf16x3".parse(), Ok(Precision::Bf16x3));
     let error = "fp8".parse::<Precision>().unwrap_err();
     assert_eq!(error.to_string(), "unknown precision \"fp8\"; expected f32, bf16, bf16x3 or bf16x6");
-    assert_eq!(Layout::Normal, Gemm::nn(1, 1, 1).a);
 }

@@ -9,6 +9,25 @@ use crate::sim::{
     state::{Block, Flow, Issue, Machine, State, Thread, View, first, lanes},
 };
 
+/// Why a warp may not arrive at barrier `id`, which it expects `expected` threads at, without the live lanes `away`.
+fn refused(block: &Block, id: usize, expected: Option<u32>, away: u32) -> Option<(FindingKind, String)> {
+    let Some(state) = block.barriers.get(id) else {
+        return Some((FindingKind::Operand, format!("names barrier {id}; expected 0 to 15")));
+    };
+    if let Some(bad) = expected.filter(|count| *count == 0 || count % 32 != 0) {
+        return Some((FindingKind::Operand, format!("counts {bad} threads; expected a multiple of 32 above 0")));
+    }
+    if away != 0 {
+        let message = format!("is executed without lanes {away:#010x}; expected all live lanes of the warp");
+        return Some((FindingKind::Divergence, message));
+    }
+    (state.arrived > 0 && state.expected != expected).then(|| {
+        let [now, before] = [expected, state.expected].map(threads);
+        let message = format!("counts {now} threads at barrier {id}; expected {before}, as at earlier arrivals");
+        (FindingKind::Barrier, message)
+    })
+}
+
 impl Machine<'_> {
     pub(crate) fn barrier(&mut self, block: &mut Block, issue: Issue<'_>, kind: BarrierKind) -> Flow {
         let Issue { i, w, mask, pc } = issue;
@@ -24,24 +43,10 @@ impl Machine<'_> {
             machine.fatal = true;
             Flow::Yield
         };
-        if id >= 16 {
-            return fail(self, block, FindingKind::Operand, format!("names barrier {id}; expected 0 to 15"));
-        }
-        if let Some(bad) = expected.filter(|count| *count == 0 || count % 32 != 0) {
-            let message = format!("counts {bad} threads; expected a multiple of 32 above 0");
-            return fail(self, block, FindingKind::Operand, message);
-        }
-        if mask != live {
-            let away = live & !mask;
-            let message = format!("is executed without lanes {away:#010x}; expected all live lanes of the warp");
-            return fail(self, block, FindingKind::Divergence, message);
+        if let Some((finding, message)) = refused(block, id, expected, live & !mask) {
+            return fail(self, block, finding, message);
         }
         let state = &mut block.barriers[id];
-        if state.arrived > 0 && state.expected != expected {
-            let [now, before] = [expected, state.expected].map(threads);
-            let message = format!("counts {now} threads at barrier {id}; expected {before}, as at earlier arrivals");
-            return fail(self, block, FindingKind::Barrier, message);
-        }
         if state.arrived == 0 {
             state.place = pc;
         }

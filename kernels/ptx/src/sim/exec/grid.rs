@@ -275,17 +275,8 @@ impl<'a> Machine<'a> {
         }
         self.counts[pc] += u64::from(mask.count_ones());
         self.metrics.issued += 1;
-        if let Some((guard, negated)) = i.guard {
-            let missing = mask & !warp.defined[guard as usize];
-            let flags = &warp.registers[guard as usize];
-            let all = mask;
-            mask = 0;
-            for lane in lanes(all) {
-                mask |= u32::from((flags[lane] != 0) != negated) << lane;
-            }
-            if missing != 0 {
-                self.undefined(block, Thread { w, lane: first(missing), pc }, guard);
-            }
+        if let Some(guard) = i.guard {
+            mask = self.guarded(block, w, pc, mask, guard);
         }
         let issue = Issue { i, w, pc, mask };
         if self.has_products {
@@ -309,6 +300,21 @@ impl<'a> Machine<'a> {
             }
             _ => self.execute(block, issue),
         }
+    }
+
+    /// The lanes of `mask` in which the guard of an instruction holds.
+    #[inline]
+    fn guarded(&mut self, block: &mut Block, w: usize, pc: usize, mask: u32, (guard, negated): (u32, bool)) -> u32 {
+        let warp = &block.warps[w];
+        let (flags, missing) = (&warp.registers[guard as usize], mask & !warp.defined[guard as usize]);
+        let mut holds = 0;
+        for lane in lanes(mask) {
+            holds |= u32::from((flags[lane] != 0) != negated) << lane;
+        }
+        if missing != 0 {
+            self.undefined(block, Thread { w, lane: first(missing), pc }, guard);
+        }
+        holds
     }
 
     /// Checks that no pending product uses the registers of an instruction, and notes that the instruction does.

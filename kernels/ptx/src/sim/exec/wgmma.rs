@@ -96,23 +96,11 @@ impl Machine<'_> {
             self.check_sources(block, issue, &i.destinations);
         }
         self.check_fences(block, issue, if from_registers { inputs } else { 0 });
-        let matrix = |machine: &mut Self, block: &Block, at: usize, transposed| {
-            let descriptors = *machine.source(block, issue, at);
-            let decoded =
-                Matrix::decode(descriptors[0], transposed).filter(|_| descriptors.iter().all(|d| *d == descriptors[0]));
-            if decoded.is_none() {
-                let message = || {
-                    format!(
-                        "has the descriptor {:#x}; expected no base offset, and the same in all lanes",
-                        descriptors[0]
-                    )
-                };
-                machine.report(FindingKind::Operand, block, issue.thread(0), None, message);
-            }
-            decoded
+        let a = match from_registers {
+            true => Some(A::Registers),
+            false => self.matrix(block, issue, 0, trans_a).map(A::Shared),
         };
-        let a = if from_registers { Some(A::Registers) } else { matrix(self, block, 0, trans_a).map(A::Shared) };
-        let (Some(a), Some(b)) = (a, matrix(self, block, inputs, trans_b)) else { return Flow::Next };
+        let (Some(a), Some(b)) = (a, self.matrix(block, issue, inputs, trans_b)) else { return Flow::Next };
         let products = &mut block.warps[w].products;
         products.sequence += 1;
         let sequence = products.sequence;
@@ -140,6 +128,19 @@ impl Machine<'_> {
             self.execute_oldest_product(block, w);
         }
         Flow::Next
+    }
+
+    /// The matrix that the descriptor in source `at` describes.
+    fn matrix(&mut self, block: &Block, issue: Issue<'_>, at: usize, transposed: bool) -> Option<Matrix> {
+        let descriptors = *self.source(block, issue, at);
+        let same = descriptors.iter().all(|other| *other == descriptors[0]);
+        let decoded = Matrix::decode(descriptors[0], transposed).filter(|_| same);
+        if decoded.is_none() {
+            let bad = descriptors[0];
+            let message = || format!("has the descriptor {bad:#x}; expected no base offset, and the same in all lanes");
+            self.report(FindingKind::Operand, block, issue.thread(0), None, message);
+        }
+        decoded
     }
 
     /// Checks that all four warps of a group issue the same products in the same order.

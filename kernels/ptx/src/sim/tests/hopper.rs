@@ -4,16 +4,13 @@ use super::*;
 
 /// Two warps: the first gives, the second takes through an mbarrier with one arrival a lane.
 fn handover(arrive: &str, wait: &str) -> Trial {
-    Trial::new(
-        64,
-        &format!(
-            ".shared .align 8 .b8 bar[8]; .shared .align 16 .b8 tile[128]; mov.u32 %r8, bar; mov.u32 %r9, tile;\n\
-             setp.eq.u32 %p0, %t, 0; @%p0 mbarrier.init.shared::cta.b64 [%r8], 32; bar.sync 0;\n\
-             and.b32 %r1, %t, 31; shl.b32 %r1, %r1, 2; add.u32 %r1, %r1, %r9; setp.gt.u32 %p1, %t, 31; @%p1 bra $take;\n\
-             st.shared.u32 [%r1], %t; {arrive} bra $end;\n\
-             $take: {wait} xor.b32 %r2, %r1, 4; ld.shared.u32 %r3, [%r2]; st.global.u32 [%own], %r3;\n$end:"
-        ),
-    )
+    block::<64>(&format!(
+        ".shared .align 8 .b8 bar[8]; .shared .align 16 .b8 tile[128]; mov.u32 %r8, bar; mov.u32 %r9, tile;\n\
+         setp.eq.u32 %p0, %t, 0; @%p0 mbarrier.init.shared::cta.b64 [%r8], 32; bar.sync 0;\n\
+         and.b32 %r1, %t, 31; shl.b32 %r1, %r1, 2; add.u32 %r1, %r1, %r9; setp.gt.u32 %p1, %t, 31; @%p1 bra $take;\n\
+         st.shared.u32 [%r1], %t; {arrive} bra $end;\n\
+         $take: {wait} xor.b32 %r2, %r1, 4; ld.shared.u32 %r3, [%r2]; st.global.u32 [%own], %r3;\n$end:"
+    ))
 }
 
 const ARRIVE: &str = "mbarrier.arrive.shared::cta.b64 %d0, [%r8];";
@@ -21,21 +18,17 @@ const WAIT: &str = "$again: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r8],
 
 #[test]
 fn an_mbarrier_hands_over_when_all_have_arrived() {
-    let wanted: Vec<u32> = (0..32).map(|t| t ^ 1).collect();
-    assert_eq!(&handover(ARRIVE, WAIT).agree()[32..64], wanted);
-    let test = WAIT.replace("try_wait", "test_wait");
-    assert_eq!(&handover(ARRIVE, &test).agree()[32..64], wanted);
     let one = "bar.warp.sync -1; setp.eq.u32 %p3, %t, 0; @%p3 mbarrier.arrive.shared.b64 _, [%r8], 32;";
-    assert_eq!(&handover(one, WAIT).agree()[32..64], wanted);
+    for (arrive, wait) in [(ARRIVE, WAIT), (ARRIVE, WAIT.replace("try_wait", "test_wait").as_str()), (one, WAIT)] {
+        handover(arrive, wait).gives(64, |t| if t < 32 { u32::MAX } else { (t - 32) ^ 1 });
+    }
     // One lane arrives for all, and nothing says that the others had written before.
-    handover(&one.replace("bar.warp.sync -1;", ""), WAIT).found(FindingKind::Race);
-    // Relaxed arrivals publish nothing.
-    handover(&ARRIVE.replace("arrive.", "arrive.relaxed.cta."), WAIT).found(FindingKind::Race);
-    handover(ARRIVE, "").found(FindingKind::Race);
+    handover(&one.replace("bar.warp.sync -1;", ""), WAIT).races();
+    handover(ARRIVE, "").races();
     // Asking once is not waiting.
     let once = "mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r8], 0;";
-    let (report, _) = handover(ARRIVE, once).run(&Options { schedule: Schedule::Adversarial(1), ..Options::default() });
-    assert!(report.has(FindingKind::Race), "{:?}", report.findings);
+    let options = Options { schedule: Schedule::Adversarial(1), ..Options::default() };
+    handover(ARRIVE, once).finds(&[FindingKind::Race], &options);
 }
 
 #[test]
@@ -45,28 +38,19 @@ fn wrong_counts_and_parities_of_an_mbarrier_are_found() {
     handover(&format!("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r8], 16; {ARRIVE}"), WAIT)
         .found(FindingKind::Deadlock);
     // The parity of the phase before is over at once, or comes again only with a phase that never ends.
-    for schedule in Schedule::FIVE {
-        let early = handover(ARRIVE, &WAIT.replace("], 0", "], 1"));
-        let (report, _) = early.run(&Options { schedule, ..Options::default() });
-        assert!(
-            report.has(FindingKind::Race) || report.has(FindingKind::Deadlock),
-            "{schedule:?}: {:?}",
-            report.findings
-        );
-    }
+    let early = handover(ARRIVE, &WAIT.replace("], 0", "], 1"));
+    settings().for_each(|options| early.finds(&[FindingKind::Race, FindingKind::Deadlock], &options));
     handover(ARRIVE, &WAIT.replace("], 0", "], 2")).found(FindingKind::Operand);
     let twice = handover("mbarrier.arrive.shared::cta.b64 %d0, [%r8], 33;", "");
     assert!(twice.found(FindingKind::Barrier).contains("more than the 32"));
     handover(&format!("st.shared.u32 [%r8], %t; {ARRIVE}"), WAIT).found(FindingKind::Barrier);
     handover(&ARRIVE.replace("[%r8]", "[%r8+8]"), WAIT).found(FindingKind::Barrier);
     handover(&ARRIVE.replace("[%r8]", "[%r8+4]"), WAIT).found(FindingKind::Misaligned);
-    let unordered =
-        Trial { body: handover(ARRIVE, WAIT).body.replacen("bar.sync 0;", "", 1), ..handover(ARRIVE, WAIT) };
-    let (report, _) = unordered.run(&Options::default());
-    assert!(report.has(FindingKind::Race) || report.has(FindingKind::Barrier), "{:?}", report.findings);
+    let unordered = block::<64>(&handover(ARRIVE, WAIT).body.replacen("bar.sync 0;", "", 1));
+    unordered.finds(&[FindingKind::Race, FindingKind::Barrier], &Options::default());
     let inval = "bar.sync 1, 64; setp.eq.u32 %p3, %t, 0; @%p3 mbarrier.inval.shared.b64 [%r8]; bar.sync 1, 64;";
     let body = format!("{} {inval} @%p3 st.shared.u64 [%r8], %x;", handover(ARRIVE, WAIT).body);
-    Trial::new(64, &body).agree();
+    block::<64>(&body).agree();
 }
 
 #[test]
@@ -74,15 +58,13 @@ fn states_of_arrivals_name_the_phase() {
     let body = ".shared .align 8 .b64 bar; mov.u32 %r8, bar; setp.eq.u32 %p0, %t, 0; @%p0 mbarrier.init.shared.b64 [%r8], 64; bar.sync 0;\n\
         mov.u32 %r1, 0;\n$round: mbarrier.arrive.shared.b64 %d0, [%r8];\n$again: mbarrier.try_wait.shared.b64 %p1, [%r8], %d0; @!%p1 bra $again;\n\
         add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 5; @%p2 bra $round; st.global.u32 [%own], %r1;";
-    assert_eq!(&Trial::new(64, body).agree()[..64], [5; 64]);
+    block::<64>(body).gives(64, |_| 5);
 }
 
-/// A kernel on tensor maps: `in` and `out` of f32 matrices, y for results, x for plain copies.
+/// A kernel on tensor maps: `in` and `out` of 40 x 32 matrices in f32, y for results, x for plain copies.
 struct Tiles {
-    shape: [u64; 2],
     tile: [u32; 2],
     swizzle: Swizzle,
-    dtype: TensorType,
     body: String,
 }
 
@@ -100,64 +82,37 @@ impl Tiles {
         )
     }
 
-    fn new(shape: [u64; 2], tile: [u32; 2], swizzle: Swizzle, body: &str) -> Self {
-        Tiles { shape, tile, swizzle, dtype: TensorType::F32, body: body.to_string() }
+    /// Without a swizzle.
+    fn plain(body: &str) -> Self {
+        Tiles { tile: [16, 16], swizzle: Swizzle::None, body: body.to_string() }
     }
 
-    /// Findings, `out` as words, y as words (ones where never written).
-    fn run(&self, options: &Options) -> (Report, Vec<u32>, Vec<u32>) {
+    /// Findings, the words of `out` and those of y.
+    fn run(&self, options: &Options) -> (Report, [Vec<u32>; 2]) {
         let mut memory = Memory::new();
-        let count = (self.shape[0] * self.shape[1]) as usize;
-        let source: Vec<f32> = (0..count).map(|i| i as f32 + 1.0).collect();
-        let (input, output) = (memory.allocate_from("in", &source), memory.allocate_from("out", &vec![0.5f32; count]));
+        let source: [f32; 40 * 32] = std::array::from_fn(|i| i as f32 + 1.0);
+        let (input, output) = (memory.allocate_from("in", &source), memory.allocate_from("out", &[0.5f32; 40 * 32]));
         let (x, y) = (memory.allocate_from("x", &source[..256]), memory.allocate("y", 4096));
-        let map =
-            |address| TensorMap::matrix(address, self.dtype, self.shape, self.tile, self.swizzle).expect("it fits");
-        let arguments =
-            [Argument::TensorMap(map(input)), Argument::TensorMap(map(output)), Argument::U64(x), Argument::U64(y)];
-        let launch = Launch { grid: [1, 1, 1], block: [64, 1, 1], shared_bytes: 8320 };
-        let module = Module::parse(&self.text()).unwrap_or_else(|error| panic!("{error}\n{}", self.text()));
-        let report = module.launch("kernel", launch, &arguments, &mut memory, options).expect("it fits");
-        let words = |address| {
-            let (bytes, _) = memory.bytes(address).expect("it is there");
-            bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().expect("four"))).collect::<Vec<u32>>()
-        };
-        (report, words(output), words(y))
+        let [input_map, output_map] = [input, output].map(|address| {
+            let map = TensorMap::matrix(address, TensorType::F32, [40, 32], self.tile, self.swizzle);
+            Argument::TensorMap(map.expect("it fits"))
+        });
+        let arguments = [input_map, output_map, Argument::U64(x), Argument::U64(y)];
+        let blocks = Launch { grid: [1, 1, 1], block: [64, 1, 1], shared_bytes: 8320 };
+        let report = launch(&self.text(), blocks, &arguments, &mut memory, options);
+        (report, [output, y].map(|address| words_of(&memory, address)))
     }
 
     #[track_caller]
-    fn agree(&self) -> (Vec<u32>, Vec<u32>) {
-        let mut first = None;
-        for schedule in Schedule::FIVE {
-            for completion in Completion::ALL {
-                let (report, out, y) = self.run(&Options { schedule, completion, ..Options::default() });
-                report
-                    .clean()
-                    .unwrap_or_else(|findings| panic!("{schedule:?} {completion:?}: {findings}\n{}", self.body));
-                assert_eq!(
-                    first.get_or_insert_with(|| (out.clone(), y.clone())),
-                    &(out, y),
-                    "{schedule:?} {completion:?}"
-                );
-            }
-        }
-        first.unwrap_or_default()
+    fn agree(&self) -> [Vec<u32>; 2] {
+        agree(settings(), &self.body, |options| self.run(options))
     }
+}
 
-    /// A run of `body` in place of the kernel's own finds this under every completion.
-    #[track_caller]
-    fn found(&self, body: &str, kind: FindingKind) -> String {
-        let mut message = String::new();
-        for completion in Completion::ALL {
-            let broken = Tiles { body: body.to_string(), ..*self };
-            let (report, ..) = broken.run(&Options { completion, ..Options::default() });
-            let found = report.findings.iter().find(|finding| finding.kind == kind);
-            let all: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
-            message =
-                found.unwrap_or_else(|| panic!("{completion:?}: no {} in {all:?}\n{body}", kind.name())).to_string();
-        }
-        message
-    }
+/// The first finding of this kind, which the plain tiles must have under every completion.
+#[track_caller]
+fn broken(body: &str, kind: FindingKind) -> String {
+    found(completions(), body, kind, |options| Tiles::plain(body).run(options))
 }
 
 const LOAD: &str = "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%bar], 1024;\n\
@@ -177,8 +132,8 @@ fn tiles_are_loaded_with_swizzle_and_zeros_outside() {
         [(Swizzle::None, [16, 16]), (Swizzle::B128, [8, 32]), (Swizzle::B64, [16, 16]), (Swizzle::B32, [32, 8])]
     {
         for (column, row) in [(0, 0), (16, 8), (-4, -3), (20, 30)] {
-            let shape = [40_u64, 32];
-            let (_, y) = Tiles::new(shape, tile, swizzle, &format!("{}{SHOW}", load(column, row))).agree();
+            let body = format!("{}{SHOW}", load(column, row));
+            let [_, y] = Tiles { tile, swizzle, body }.agree();
             for r in 0..tile[0] {
                 for c in 0..tile[1] {
                     let (at_row, at_column) = (i64::from(row) + i64::from(r), i64::from(column) + i64::from(c));
@@ -187,18 +142,14 @@ fn tiles_are_loaded_with_swizzle_and_zeros_outside() {
                     // The manual's table: pieces of 16 bytes are exchanged by the number of the 128-byte line.
                     let byte = 4 * (r * tile[1] + c);
                     let (line, piece) = (byte / 128, byte / 16 % 8);
-                    let piece = match swizzle {
-                        Swizzle::None => piece,
-                        Swizzle::B32 => piece ^ (line & 1),
-                        Swizzle::B64 => piece ^ (line & 3),
-                        Swizzle::B128 => piece ^ (line & 7),
+                    let exchanged = match swizzle {
+                        Swizzle::None => 0,
+                        Swizzle::B32 => 1,
+                        Swizzle::B64 => 3,
+                        Swizzle::B128 => 7,
                     };
-                    let word = line * 32 + piece * 4 + c % 4;
-                    assert_eq!(
-                        f32::from_bits(y[word as usize]),
-                        wanted,
-                        "{swizzle:?} ({column}, {row}): row {r}, column {c}"
-                    );
+                    let word = y[(line * 32 + (piece ^ (line & exchanged)) * 4 + c % 4) as usize];
+                    assert_eq!(f32::from_bits(word), wanted, "{swizzle:?} ({column}, {row}): row {r}, column {c}");
                 }
             }
         }
@@ -207,35 +158,30 @@ fn tiles_are_loaded_with_swizzle_and_zeros_outside() {
 
 #[test]
 fn loads_without_their_rules_are_found() {
-    let kernel = Tiles::new([40, 32], [16, 16], Swizzle::None, "");
     let good = format!("{}{SHOW}", load(0, 0));
     // No wait: the bytes are missing, or their arrival is not ordered before the read.
     let blind = good.replace("$wait: mbarrier.try_wait.parity.shared.b64 %p1, [%bar], 0; @!%p1 bra $wait;\n", "");
-    let (report, ..) = Tiles { body: blind.clone(), ..kernel }.run(&Options::default());
-    assert!(report.has(FindingKind::Pending));
-    let earliest = Options { completion: Completion::Earliest, ..Options::default() };
-    let (report, ..) = Tiles { body: blind, ..kernel }.run(&earliest);
-    assert!(report.has(FindingKind::Race));
+    for (completion, kind) in [(Completion::Latest, FindingKind::Pending), (Completion::Earliest, FindingKind::Race)] {
+        let (report, _) = Tiles::plain(&blind).run(&Options { completion, ..Options::default() });
+        assert!(report.has(kind), "{completion:?}: {:?}", report.findings);
+    }
     for wrong in ["], 1008;", "], 1040;"] {
-        let message = kernel.found(&good.replacen("], 1024;", wrong, 1), FindingKind::Deadlock);
+        let message = broken(&good.replacen("], 1024;", wrong, 1), FindingKind::Deadlock);
         assert!(message.contains("bytes are missing"), "{message}");
     }
     // Another thread's generic writes in the way, ordered but not fenced for the asynchronous proxy.
     let dirty =
         format!("shl.b32 %r1, %t, 4; add.u32 %r2, %r1, %tile; st.shared.u32 [%r2], %t; FENCE bar.sync 0;\n{good}");
-    kernel.found(&dirty.replace("FENCE", ""), FindingKind::Proxy);
-    kernel.found(&dirty.replace("FENCE bar.sync 0;", "fence.proxy.async.shared::cta;"), FindingKind::Race);
-    Tiles { body: dirty.replace("FENCE", "fence.proxy.async.shared::cta;"), ..kernel }.agree();
+    broken(&dirty.replace("FENCE", ""), FindingKind::Proxy);
+    broken(&dirty.replace("FENCE bar.sync 0;", FENCE), FindingKind::Race);
+    Tiles::plain(&dirty.replace("FENCE", FENCE)).agree();
     // A second load into a tile that others still read.
     let second = "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%bar], 1024;\n\
         @%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%tile], [%in, {0, 8}], [%bar];\n\
         $more: mbarrier.try_wait.parity.shared.b64 %p1, [%bar], 1; @!%p1 bra $more;\n";
-    kernel.found(&format!("{good}{second}"), FindingKind::Race);
-    Tiles { body: format!("{good}bar.sync 0;\n{second}{SHOW}").replace("ret;", ""), ..kernel }.run(&Options::default());
-    kernel.found(&good.replace("[%tile], [%in", "[%tile+64], [%in"), FindingKind::Misaligned);
-    kernel.found(&good.replace("[%in, {", "[%x, {"), FindingKind::Operand);
-    let text = kernel.text().replace("@%p0 fence.mbarrier_init.release.cluster;", "");
-    assert_ne!(text, kernel.text());
+    broken(&format!("{good}{second}"), FindingKind::Race);
+    broken(&good.replace("[%tile], [%in", "[%tile+64], [%in"), FindingKind::Misaligned);
+    broken(&good.replace("[%in, {", "[%x, {"), FindingKind::Operand);
 }
 
 #[test]
@@ -246,10 +192,9 @@ fn an_mbarrier_that_no_fence_has_shown_is_found() {
         $wait: mbarrier.try_wait.parity.shared.b64 %p1, [%r2], 0; @!%p1 bra $wait; shl.b32 %r3, %t, 2; add.u32 %r3, %r3, %r1;\n\
         ld.shared.u32 %r4, [%r3]; st.global.u32 [%own], %r4;";
     for fence in ["@%p0 fence.mbarrier_init.release.cluster;", "@%p0 fence.proxy.async;"] {
-        let words = Trial::new(32, &body.replace("FENCE", fence)).agree();
-        assert_eq!(&words[..32], (0..32).map(|t| 3 * t + 1).collect::<Vec<u32>>());
+        block::<32>(&body.replace("FENCE", fence)).gives(32, |t| 3 * t + 1);
     }
-    Trial::new(32, &body.replace("FENCE", "")).found(FindingKind::Proxy);
+    block::<32>(&body.replace("FENCE", "")).found(FindingKind::Proxy);
 }
 
 /// Fills the tile with 100 + thread and stores it.
@@ -261,23 +206,16 @@ fn store(fence: &str, instruction: &str, wait: &str) -> String {
 }
 
 const STORE: &str = "@%p0 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%out, {20, 30}], [%tile];";
+const BYTES: &str = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%y], [%tile], 1024;";
 const FENCE: &str = "fence.proxy.async.shared::cta;";
 const DONE: &str = "@%p0 cp.async.bulk.wait_group 0;";
 
 #[test]
 fn tiles_are_stored_and_added_within_the_tensor() {
-    for (reduces, instruction) in [
-        (false, STORE.to_string()),
-        (
-            true,
-            STORE.replace(
-                "cp.async.bulk.tensor.2d.global.shared::cta",
-                "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add",
-            ),
-        ),
-    ] {
+    let add = STORE.replace("cp.async", "cp.reduce.async").replace("shared::cta.", "shared::cta.add.");
+    for (before, instruction) in [(0.0, STORE), (0.5, add.as_str())] {
         for swizzle in [Swizzle::None, Swizzle::B64] {
-            let (out, _) = Tiles::new([40, 32], [16, 16], swizzle, &store(FENCE, &instruction, DONE)).agree();
+            let [out, _] = Tiles { swizzle, ..Tiles::plain(&store(FENCE, instruction, DONE)) }.agree();
             for row in 0..40_u32 {
                 for column in 0..32_u32 {
                     let inside = row >= 30 && column >= 20;
@@ -285,11 +223,7 @@ fn tiles_are_stored_and_added_within_the_tensor() {
                     let byte = r.wrapping_mul(16).wrapping_add(c).wrapping_mul(4);
                     let thread =
                         if swizzle == Swizzle::None { byte / 16 } else { (byte ^ ((byte / 128) & 3) << 4) / 16 };
-                    let wanted = match (inside, reduces) {
-                        (false, _) => 0.5,
-                        (true, false) => 100.0 + thread as f32,
-                        (true, true) => 100.5 + thread as f32,
-                    };
+                    let wanted = if inside { before + 100.0 + thread as f32 } else { 0.5 };
                     assert_eq!(f32::from_bits(out[(32 * row + column) as usize]), wanted, "{swizzle:?} {row} {column}");
                 }
             }
@@ -299,39 +233,33 @@ fn tiles_are_stored_and_added_within_the_tensor() {
 
 #[test]
 fn stores_without_their_rules_are_found() {
-    let kernel = Tiles::new([40, 32], [16, 16], Swizzle::None, "");
-    assert!(kernel.found(&store("", STORE, DONE), FindingKind::Proxy).contains("without fence.proxy.async"));
-    kernel.found(&store(FENCE, STORE, DONE).replace("bar.sync 0;", ""), FindingKind::Race);
-    let (report, ..) = Tiles { body: store(FENCE, STORE, ""), ..kernel }.run(&Options::default());
+    assert!(broken(&store("", STORE, DONE), FindingKind::Proxy).contains("without fence.proxy.async"));
+    broken(&store(FENCE, STORE, DONE).replace("bar.sync 0;", ""), FindingKind::Race);
+    let (report, _) = Tiles::plain(&store(FENCE, STORE, "")).run(&Options::default());
     assert!(report.has(FindingKind::Unfinished), "{:?}", report.findings);
     // The tile is used again before it was read; the owner must wait, and the others for the owner.
     let again = "bar.sync 0; st.shared.u32 [%r2], %t;";
-    kernel.found(&format!("{} {again}", store(FENCE, STORE, "")), FindingKind::Race);
-    for wait in [DONE, "@%p0 cp.async.bulk.wait_group.read 0;"] {
-        Tiles { body: format!("{} {again}", store(FENCE, STORE, wait)), ..kernel }.agree();
+    let read = "@%p0 cp.async.bulk.wait_group.read 0;";
+    broken(&format!("{} {again}", store(FENCE, STORE, "")), FindingKind::Race);
+    for wait in [DONE, read] {
+        Tiles::plain(&format!("{} {again}", store(FENCE, STORE, wait))).agree();
     }
-    kernel.found(&format!("{} st.shared.u32 [%r2], %t;", store(FENCE, STORE, DONE)), FindingKind::Race);
+    broken(&format!("{} st.shared.u32 [%r2], %t;", store(FENCE, STORE, DONE)), FindingKind::Race);
     // Reading what was stored needs the whole wait, by the thread that stored it.
-    let look = "@%p0 ld.global.u32 %r9, [%d7];";
-    let body = |wait: &str| {
-        let plain = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%y], [%tile], 1024;";
-        format!("mov.u64 %d7, %y; {} {look}", store(FENCE, plain, wait))
-    };
-    Tiles { body: body(DONE), ..kernel }.agree();
-    kernel.found(&body("@%p0 cp.async.bulk.wait_group.read 0;"), FindingKind::Race);
+    let body = |wait: &str| format!("{} @%p0 ld.global.u32 %r9, [%y];", store(FENCE, BYTES, wait));
+    Tiles::plain(&body(DONE)).agree();
+    broken(&body(read), FindingKind::Race);
 }
 
 #[test]
 fn plain_bytes_are_moved_and_added() {
-    let kernel = |instruction: &str| Tiles::new([40, 32], [16, 16], Swizzle::None, &store(FENCE, instruction, DONE));
-    let (_, y) = kernel("@%p0 cp.async.bulk.global.shared::cta.bulk_group [%y], [%tile], 1024;").agree();
+    let [_, y] = Tiles::plain(&store(FENCE, BYTES, DONE)).agree();
     assert!((0..256).all(|i| f32::from_bits(y[i]) == 100.0 + (i / 4) as f32) && y[256] == u32::MAX);
     let add = "@%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%x], [%tile], 1024;";
     let look = "@%p0 ld.global.f32 %r9, [%x+400]; @%p0 st.global.f32 [%y], %r9;";
-    let (_, y) = Tiles { body: format!("{} {look}", kernel(add).body), ..kernel(add) }.agree();
+    let [_, y] = Tiles::plain(&format!("{} {look}", store(FENCE, add, DONE))).agree();
     assert_eq!(f32::from_bits(y[0]), 101.0 + 125.0);
-    let odd = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%y], [%tile], 1000;";
-    kernel("").found(&store(FENCE, odd, DONE), FindingKind::Misaligned);
+    broken(&store(FENCE, &BYTES.replace("1024", "1000"), DONE), FindingKind::Misaligned);
 }
 
 #[test]
@@ -353,34 +281,32 @@ fn tensor_maps_survive_their_bytes_and_refuse_what_the_driver_refuses() {
     assert_eq!(rows.len(), 16);
     assert_eq!(rows[13].address, map.address + 18 * 128 + 4 * 2560 + 2 * 15360 + 46080);
     assert_eq!((rows[13].offset, rows[13].elements.clone()), (13 * 128, 0..64));
-    assert!(map.rows([0, 17, 3, 2, 0])[3].elements.is_empty(), "row 20 of 20 is outside");
+    assert!(rows[3].elements.is_empty(), "row 20 of 20 is outside");
     assert_eq!(map.rows([-60, 0, 0, 0, 0])[0].elements, 60..64);
     assert_eq!(map.rows([60, 0, 0, 0, 0])[0].elements, 0..4);
-    let bad = |address, strides: &[u64], tile: &[u32], swizzle| {
-        TensorMap::new(address, TensorType::F32, &[32, 32], strides, tile, swizzle).is_err()
-    };
-    assert!(!bad(256, &[128], &[32, 8], Swizzle::B128));
-    assert!(bad(260, &[128], &[32, 8], Swizzle::B128));
-    assert!(bad(256, &[120], &[32, 8], Swizzle::B128));
-    assert!(bad(256, &[128], &[32, 257], Swizzle::B128));
-    assert!(bad(256, &[128], &[3, 8], Swizzle::None));
-    assert!(bad(256, &[128], &[16, 8], Swizzle::B128));
-    assert!(bad(256, &[128, 128], &[32, 8], Swizzle::B128));
+    for (address, strides, tile, swizzle, fits) in [
+        (256, &[128][..], [32, 8], Swizzle::B128, true),
+        (260, &[128], [32, 8], Swizzle::B128, false),
+        (256, &[120], [32, 8], Swizzle::B128, false),
+        (256, &[128], [32, 257], Swizzle::B128, false),
+        (256, &[128], [3, 8], Swizzle::None, false),
+        (256, &[128], [16, 8], Swizzle::B128, false),
+        (256, &[128, 128], [32, 8], Swizzle::B128, false),
+    ] {
+        let map = TensorMap::new(address, TensorType::F32, &[32, 32], strides, &tile, swizzle);
+        assert_eq!(map.is_ok(), fits, "{address} {strides:?} {tile:?} {swizzle:?}");
+    }
 }
 
 #[test]
 fn registers_move_between_warps_within_the_budget() {
     // 256 threads begin with 255 registers at most, which is more than a quarter of 65,536 allows to grow.
-    let body = |up: u32, down: &str| {
-        format!(
+    let kernel = |up: u32, down: &str| {
+        block::<384>(&format!(
             "setp.gt.u32 %p0, %t, 127; @%p0 bra $more; {down} bra $end; $more: setmaxnreg.inc.sync.aligned.u32 {up}; $end: st.global.u32 [%own], %t;"
-        )
+        ))
     };
-    let kernel = |up, down| {
-        let mut trial = Trial::new(384, &body(up, down));
-        trial.module = "// 168 registers for each of 384 threads".to_string();
-        trial
-    };
+    // 168 registers for each of 384 threads
     kernel(240, "setmaxnreg.dec.sync.aligned.u32 24;").agree();
     let message = kernel(240, "setmaxnreg.dec.sync.aligned.u32 56;").found(FindingKind::Deadlock);
     assert!(message.contains("setmaxnreg"), "{message}");
@@ -393,18 +319,8 @@ fn a_cluster_of_one_block_has_a_barrier_and_one_address_space() {
     let body = ".shared .align 16 .b8 tile[256]; mov.u32 %r9, tile; shl.b32 %r1, %t, 2; add.u32 %r1, %r1, %r9; st.shared.u32 [%r1], %t;\n\
         SYNC mapa.shared::cluster.u32 %r2, %r1, 0; xor.b32 %r2, %r2, 128; ld.shared::cluster.u32 %r3, [%r2]; mov.u32 %r4, %cluster_nctarank; add.u32 %r3, %r3, %r4; st.global.u32 [%own], %r3;";
     let good = body.replace("SYNC", "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;");
-    assert_eq!(&Trial::new(64, &good).agree()[..64], (0..64).map(|t| (t ^ 32) + 1).collect::<Vec<u32>>());
-    Trial::new(64, &body.replace("SYNC", "barrier.cluster.arrive.release.aligned;")).found(FindingKind::Race);
-    Trial::new(64, &body.replace("SYNC", "barrier.cluster.wait.acquire.aligned;")).found(FindingKind::Barrier);
-    Trial::new(64, &good.replace("%r1, 0;", "%r1, 1;")).found(FindingKind::Operand);
-    let refused = |line: &str| {
-        let module = Module::parse(&Trial::new(64, line).text()).expect("directives alone are read");
-        module.decode("kernel").expect_err("it is refused").to_string()
-    };
-    for line in [
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];",
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%d0, {%r2, %r3}], [%r4], %h0;",
-    ] {
-        assert!(refused(line).contains("is not known"), "{line}");
-    }
+    block::<64>(&good).gives(64, |t| (t ^ 32) + 1);
+    block::<64>(&body.replace("SYNC", "barrier.cluster.arrive.release.aligned;")).races();
+    block::<64>(&body.replace("SYNC", "barrier.cluster.wait.acquire.aligned;")).found(FindingKind::Barrier);
+    block::<64>(&good.replace("%r1, 0;", "%r1, 1;")).found(FindingKind::Operand);
 }

@@ -16,9 +16,8 @@ fn words_with<const N: usize>(body: &str, approximation: Approximation) -> [u64;
     );
     let mut memory = Memory::new();
     let out = memory.allocate("out", 8 * N);
-    let module = Module::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let options = Options { approximation, ..Options::default() };
-    let report = module.launch("kernel", ONE, &[Argument::U64(out)], &mut memory, &options).expect("the launch fits");
+    let report = launch(&text, ONE, &[Argument::U64(out)], &mut memory, &options);
     report.clean().unwrap_or_else(|findings| panic!("{findings}\n{body}"));
     memory.read::<u64>(out).expect("all is written").try_into().expect("as many as asked for")
 }
@@ -95,6 +94,7 @@ fn integers_of_32_bits_agree_with_rust() {
     assert_eq!(word("sad.u32", &[3, 10, 5]), 12);
     assert_eq!(word("mad.hi.u32", &[0x8000_0000, 6, 5]), 8);
     assert_eq!(word("mad.lo.s32", &[0xFFFF_FFFF, 6, 5]), 0xFFFF_FFFF);
+    assert_eq!(word("mad.lo.u32", &[0x1_0001, 0x1_0001, 5]), 0x2_0006);
     assert_eq!(word("mul24.lo.u32", &[0xFF00_0003, 5]), 15);
     assert_eq!(word("dp4a.u32.u32", &[0x0102_0304, 0x0506_0708, 10]), 5 + 12 + 21 + 32 + 10);
     assert_eq!(word("dp4a.s32.s32", &[0xFF02_0304, 0x0506_0708, 10]), 12 + 21 + 32 + 10 - 5);
@@ -111,6 +111,8 @@ fn integers_of_64_and_16_bits_keep_their_width() {
     assert_eq!(long("rem.u64", &[b, 1000]), b % 1000);
     assert_eq!(long("clz.b64", &[0xFF]), 56);
     assert_eq!(long("min.s64", &[a, b]), b);
+    let [wide] = words("mov.b32 %r0, 70000; mul.wide.u32 %d0, %r0, 3; mad.wide.u32 %out0, %r0, %r0, %d0;");
+    assert_eq!(wide, 70_000 * 70_000 + 70_000 * 3);
     let [wide, short, high] = words(
         "mov.b16 %h0, 0xFFFF; mov.b16 %h1, 3;\nmul.wide.u16 %r0, %h0, %h1; cvt.u64.u32 %out0, %r0;\n\
          mul.lo.s16 %h2, %h0, %h1; cvt.u64.u16 %out1, %h2;\nmul.wide.s16 %r1, %h0, %h1; cvt.s64.s32 %out2, %r1;",
@@ -153,11 +155,7 @@ fn bit_fields_permutations_and_tables() {
         assert_eq!(out as u32, f(a, b, c), "lop3 {table:#x}");
     }
     assert_eq!(word("prmt.b32", &[0x3322_1100, 0x7766_5544, 0x5410]), 0x5544_1100);
-    assert_eq!(
-        word("prmt.b32", &[0x0000_0080, 0, 0x0008]),
-        0x8080_80FF,
-        "8 copies the sign of byte 0; the others are byte 0"
-    );
+    assert_eq!(word("prmt.b32", &[0x0000_0080, 0, 0x0008]), 0x8080_80FF, "8 copies the sign of byte 0");
     assert_eq!(word("prmt.b32.f4e", &[0x3322_1100, 0x7766_5544, 2]), 0x5544_3322);
     assert_eq!(word("shf.l.wrap.b32", &[0x8000_0001, 0x0000_00FF, 4]), 0x0000_0FF8);
     assert_eq!(word("shf.r.wrap.b32", &[0x8000_0001, 0x0000_00FF, 4]), 0xF800_0000);
@@ -165,27 +163,51 @@ fn bit_fields_permutations_and_tables() {
 }
 
 #[test]
-fn roundings_go_their_way() {
-    let bits = |x: f32| x.to_bits();
-    let tiny = 2.0_f32.powi(-30);
-    assert_eq!(word("add.rn.f32", &[bits(1.0), bits(tiny)]), bits(1.0));
-    assert_eq!(word("add.rp.f32", &[bits(1.0), bits(tiny)]), bits(1.0_f32.next_up()));
-    assert_eq!(word("add.rz.f32", &[bits(1.0), bits(-tiny)]), bits(1.0_f32.next_down()));
-    assert_eq!(word("add.rm.f32", &[bits(-1.0), bits(-tiny)]), bits((-1.0_f32).next_down()));
-    assert_eq!(word("mul.rz.f32", &[bits(1.1), bits(1.1)]), bits(1.21), "1.1f · 1.1f lies above 1.21f");
-    assert_eq!(word("mul.rp.f32", &[bits(1.1), bits(1.1)]), bits(1.21_f32.next_up()));
+fn floats_are_rounded_once_in_their_direction() {
+    let (tiny, third, nan) = (2.0_f32.powi(-30), 1.0_f32 / 3.0, f32::from_bits(0x7FFF_FFFF));
     let exact = f64::from(1.1_f32) * f64::from(1.1_f32);
-    assert!(exact > f64::from(1.21_f32) && exact < f64::from(1.21_f32.next_up()));
-    assert_eq!(word("fma.rm.f32", &[bits(1.0), bits(1.0), bits(-tiny)]), bits(1.0_f32.next_down()));
-    let third = 1.0_f32 / 3.0;
-    assert!(f64::from(third) > 1.0 / 3.0);
-    assert_eq!(word("div.rz.f32", &[bits(1.0), bits(3.0)]), bits(third.next_down()));
-    assert_eq!(word("rcp.rn.f32", &[bits(3.0)]), bits(third));
-    assert_eq!(word("sqrt.rn.f32", &[bits(2.0)]), bits(2.0_f32.sqrt()));
-    assert_eq!(word("add.ftz.f32", &[bits(1e-40), bits(1e-40)]), 0);
-    assert_eq!(word("mul.sat.f32", &[bits(3.0), bits(1.0)]), bits(1.0));
-    assert_eq!(word("min.NaN.f32", &[bits(3.0), bits(f32::NAN)]), 0x7FFF_FFFF);
-    assert_eq!(word("neg.f32", &[bits(2.0)]), bits(-2.0));
+    assert!(exact > f64::from(1.21_f32) && exact < f64::from(1.21_f32.next_up()) && f64::from(third) > 1.0 / 3.0);
+    let fused = third.mul_add(third, -third * third);
+    assert_ne!(fused, 0.0, "the fused form keeps what two roundings lose");
+    for (form, operands, wanted) in [
+        ("add.rn.f32", &[1.0, tiny][..], 1.0_f32),
+        ("add.rp.f32", &[1.0, tiny], 1.0_f32.next_up()),
+        ("add.rz.f32", &[1.0, -tiny], 1.0_f32.next_down()),
+        ("add.rm.f32", &[-1.0, -tiny], (-1.0_f32).next_down()),
+        ("add.rn.f32", &[f32::NAN, 1.0], nan),
+        ("add.ftz.f32", &[1e-40, 1e-40], 0.0),
+        ("sub.rn.f32", &[1.0, third], 1.0 - third),
+        ("mul.rn.f32", &[third, third], third * third),
+        ("mul.rz.f32", &[1.1, 1.1], 1.21),
+        ("mul.rp.f32", &[1.1, 1.1], 1.21_f32.next_up()),
+        ("mul.sat.f32", &[3.0, 1.0], 1.0),
+        ("fma.rn.f32", &[third, third, -third * third], fused),
+        ("fma.rm.f32", &[1.0, 1.0, -tiny], 1.0_f32.next_down()),
+        ("div.rn.f32", &[1.0, 3.0], third),
+        ("div.rz.f32", &[1.0, 3.0], third.next_down()),
+        ("rcp.rn.f32", &[3.0], third),
+        ("rcp.approx.ftz.f32", &[f32::INFINITY], 0.0),
+        ("rcp.approx.ftz.f32", &[1e-40], f32::INFINITY),
+        ("ex2.approx.ftz.f32", &[-130.0], 0.0),
+        ("sqrt.rn.f32", &[2.0], 2.0_f32.sqrt()),
+        ("neg.f32", &[2.0], -2.0),
+        ("abs.f32", &[-2.5], 2.5),
+        ("copysign.f32", &[-1.0, 7.0], -7.0),
+        ("copysign.f32", &[1.0, -7.0], 7.0),
+        ("min.f32", &[2.0, -3.0], -3.0),
+        ("min.f32", &[-3.0, f32::NAN], -3.0),
+        ("min.f32", &[0.0, -0.0], -0.0),
+        ("min.NaN.f32", &[3.0, f32::NAN], nan),
+        ("max.f32", &[2.0, -3.0], 2.0),
+        ("max.f32", &[f32::NAN, -3.0], -3.0),
+        ("max.f32", &[-0.0, 0.0], 0.0),
+        ("max.NaN.f32", &[f32::NAN, -3.0], nan),
+        ("max.NaN.f32", &[-3.0, f32::NAN], nan),
+        ("max.NaN.f32", &[-3.0, 0.5], 0.5),
+    ] {
+        let bits: Vec<u32> = operands.iter().map(|x| x.to_bits()).collect();
+        assert_eq!(word(form, &bits), wanted.to_bits(), "{form} {operands:?}");
+    }
 }
 
 #[test]
@@ -198,6 +220,7 @@ fn approximations_stay_within_their_documented_errors() {
         ("sin.approx.f32", 1.0, 1.0_f64.sin(), 1.2 * f64::exp2(-20.5)),
         ("cos.approx.f32", 1.0, 1.0_f64.cos(), 2.0 * f64::exp2(-20.5)),
         ("rcp.approx.f32", 7.0, 1.0 / 7.0, f64::exp2(-23.0)),
+        ("tanh.approx.f32", 1.7, f64::from(1.7_f32).tanh(), f64::exp2(-11.0)),
     ] {
         let at = |how| {
             let body = format!(
@@ -209,7 +232,7 @@ fn approximations_stay_within_their_documented_errors() {
         };
         let [exactly, high, low] = Approximation::ALL.map(at);
         assert!((exactly / exact - 1.0).abs() < f64::exp2(-23.5), "{form}: {exactly} for {exact}");
-        assert!(high > low, "{form}: {high} {low}");
+        assert!(low < exactly && exactly < high, "{form}: {low} {exactly} {high}");
         for value in [high, low] {
             assert!((value / exact - 1.0).abs() <= bound + f64::exp2(-23.5), "{form}: {value} for {exact}");
         }
@@ -254,9 +277,13 @@ fn conversions_round_clamp_and_extend() {
         assert_eq!(narrow("cvt.rn.bf16.f32", x), half::bf16::from_f32(x).to_bits(), "{x}");
         assert_eq!(narrow("cvt.rz.bf16.f32", x), (x.to_bits() >> 16) as u16, "{x}");
     }
+    for x in [1.003_906_2, 1.011_718_8, 3e38, 3.4e38, -0.0, 1e-40] {
+        assert_eq!(narrow("cvt.rn.bf16.f32", x), half::bf16::from_f32(x).to_bits(), "{x}");
+    }
+    assert!(half::bf16::from_bits(narrow("cvt.rn.bf16.f32", f32::NAN)).is_nan());
     assert_eq!(narrow("cvt.rn.relu.bf16.f32", -3.0), 0);
-    let pair = word("cvt.rn.f16x2.f32", &[2.0_f32.to_bits(), (-1.5_f32).to_bits()]);
-    assert_eq!(pair, 0x4000_BE00);
+    let pair = [2.0_f32, -1.5].map(f32::to_bits);
+    assert_eq!([word("cvt.rn.f16x2.f32", &pair), word("cvt.rn.bf16x2.f32", &pair)], [0x4000_BE00, 0x4000_BFC0]);
     assert_eq!(word("cvt.rna.tf32.f32", &[0x3F80_1000]), 0x3F80_2000);
     assert_eq!(word("cvt.rn.tf32.f32", &[0x3F80_1000]), 0x3F80_0000, "a tie goes to even");
     let [double] = words(
@@ -299,10 +326,12 @@ fn predicates_combine_and_choose() {
 
 #[test]
 fn registers_are_packed_and_unpacked_from_the_low_end() {
-    let [out, halves] = words(
+    let [out, halves, turned] = words(
         "mov.b32 %r0, 0x11112222; mov.b32 %r1, 0x33334444; mov.b64 %out0, {%r0, %r1};\n\
-         mov.b32 {%h0, %h1}, %r0; mov.b64 {_, %r2}, %out0; mov.b64 %out1, {%h1, %h0, %h0, %h1}; cvt.u64.u32 %d1, %r2; xor.b64 %out1, %out1, %d1;",
+         mov.b32 {%h0, %h1}, %r0; mov.b64 {_, %r2}, %out0; mov.b64 %out1, {%h1, %h0, %h0, %h1}; cvt.u64.u32 %d1, %r2; xor.b64 %out1, %out1, %d1;\n\
+         mov.b64 {%h2, %h3, %h4, %h5}, %out0; mov.b64 %out2, {%h5, %h4, %h3, %h2};",
     );
     assert_eq!(out, 0x3333_4444_1111_2222);
     assert_eq!(halves, 0x1111_2222_2222_1111 ^ 0x3333_4444);
+    assert_eq!(turned, 0x2222_1111_4444_3333);
 }

@@ -17,7 +17,7 @@ fn ldmatrix_gives_lanes_their_fragments() {
             let stores: String = (0..count).map(|i| format!("st.global.u32 [%own+{}], %r{i};\n", 128 * i)).collect();
             let body =
                 format!("{FILL} ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {list}, [%r25];\n{stores}");
-            let words = Trial::new(32, &body).agree();
+            let words = block::<32>(&body).agree();
             for matrix in 0..count {
                 for lane in 0..32 {
                     // The tile's rows are the lanes' addresses: row 8m + i, value j is number 8(8m + i) + j.
@@ -43,10 +43,10 @@ fn stmatrix_is_the_inverse_of_ldmatrix() {
              bar.sync 0; ld.shared.v4.u32 {{%r4, %r5, %r6, %r7}}, [%r26]; mul.wide.u32 %d0, %t, 16; add.u64 %d0, %d0, %y;\n\
              st.global.v4.u32 [%d0], {{%r4, %r5, %r6, %r7}};"
         );
-        let words = Trial::new(32, &body).agree();
+        let words = block::<32>(&body).agree();
         assert!((0..128).all(|i| words[i] == (2 * i as u32) | (2 * i as u32 + 1) << 16), "{trans}");
-        Trial::new(32, &body.replacen("bar.sync 0;\n", "", 1)).found(FindingKind::Race);
-        Trial::new(32, &body.replace("\nbar.sync 0; ld", "\n ld")).found(FindingKind::Race);
+        block::<32>(&body.replacen("bar.sync 0;\n", "", 1)).races();
+        block::<32>(&body.replace("\nbar.sync 0; ld", "\n ld")).races();
     }
 }
 
@@ -70,18 +70,13 @@ fn product(
     for i in 0..nc {
         body += &format!("st.global.u32 [%own+{}], %r{};\n", 128 * i, 20 + i);
     }
-    let words: Vec<u32> = (0..32)
-        .flat_map(|lane| {
-            let mut words: Vec<u32> =
-                (0..na).map(|r| a(lane, r)).chain((0..nb).map(|r| b(lane, r))).chain((0..nc).map(&c)).collect();
-            words.resize(16, 0);
-            words
-        })
-        .collect();
-    let bytes: Vec<String> = words.iter().map(|word| word.to_string()).collect();
-    let mut trial = Trial::new(32, &format!("mov.u64 %d1, fragments;\n{body}"));
-    trial.module = format!(".global .align 16 .u32 fragments[512] = {{{}}};", bytes.join(", "));
-    trial.agree()
+    let words = (0..32).flat_map(|lane| {
+        let operands = (0..na).map(move |r| a(lane, r)).chain((0..nb).map(move |r| b(lane, r))).chain((0..nc).map(&c));
+        operands.chain(std::iter::repeat(0)).take(16)
+    });
+    let bytes: Vec<String> = words.map(|word| word.to_string()).collect();
+    let module = format!(".global .align 16 .u32 fragments[512] = {{{}}};", bytes.join(", "));
+    block::<32>(&format!("mov.u64 %d1, fragments;\n{body}")).on(1, &module).agree()
 }
 
 fn value(i: usize, j: usize) -> f32 {
@@ -90,65 +85,38 @@ fn value(i: usize, j: usize) -> f32 {
 
 #[test]
 fn mma_multiplies_what_the_fragments_hold() {
-    let pair = |x: f32, y: f32, short: &dyn Fn(f32) -> u16| u32::from(short(x)) | u32::from(short(y)) << 16;
-    for (form, k, half) in [
-        ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, false),
-        ("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32", 8, false),
-        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, true),
-    ] {
-        let short = |x: f32| if half { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() };
-        // Tables of the ISA for .m16n8k16: a0,a1 (row g), a2,a3 (row g + 8), a4,a5 (row g, k + 8), a6,a7 (row g + 8, k
-        // + 8).
+    type Case = (&'static str, usize, usize, fn(usize) -> [usize; 2], fn([f32; 4]) -> u32);
+    let bf16s =
+        |[x, y, ..]: [f32; 4]| u32::from(bf16::from_f32(x).to_bits()) | u32::from(bf16::from_f32(y).to_bits()) << 16;
+    let f16s =
+        |[x, y, ..]: [f32; 4]| u32::from(f16::from_f32(x).to_bits()) | u32::from(f16::from_f32(y).to_bits()) << 16;
+    let bytes = |values: [f32; 4]| u32::from_le_bytes(values.map(|v| v as i8 as u8));
+    // The ISA's tables: K, registers of B, first places along K of a lane's registers by t = lane % 4, what they hold.
+    let cases: [Case; 5] = [
+        ("m16n8k16.row.col.f32.bf16.bf16.f32", 16, 2, |t| [2 * t, 2 * t + 8], bf16s),
+        ("m16n8k8.row.col.f32.bf16.bf16.f32", 8, 1, |t| [2 * t, 2 * t + 8], bf16s),
+        ("m16n8k16.row.col.f32.f16.f16.f32", 16, 2, |t| [2 * t, 2 * t + 8], f16s),
+        ("m16n8k8.row.col.f32.tf32.tf32.f32", 8, 2, |t| [t, t + 4], |[x, ..]| x.to_bits()),
+        ("m16n8k32.row.col.s32.s8.s8.s32", 32, 2, |t| [4 * t, 4 * t + 16], bytes),
+    ];
+    for (form, k, count, places, pack) in cases {
+        // Rows of A alternate between g = lane / 4 and g + 8.
         let a = |lane: usize, r: usize| {
-            let (g, t) = (lane >> 2, lane & 3);
-            let (row, column) = [(g, 2 * t), (g + 8, 2 * t), (g, 2 * t + 8), (g + 8, 2 * t + 8)][r];
-            pair(value(row, column), value(row, column + 1), &short)
+            let (row, column) = ((lane >> 2) + [0, 8, 0, 8][r], places(lane & 3)[r / 2]);
+            pack(std::array::from_fn(|i| value(row, column + i)))
         };
-        let b = |lane: usize, r: usize| {
-            let (g, t) = (lane >> 2, lane & 3);
-            let row = [2 * t, 2 * t + 8][r];
-            pair(value(row + 3, g), value(row + 4, g), &short)
-        };
-        let words = product(form, &a, &b, [k / 4, k / 8, 4], |i| (i as f32).to_bits());
+        let b = |lane: usize, r: usize| pack(std::array::from_fn(|i| value(places(lane & 3)[r] + i + 3, lane >> 2)));
+        let whole = form.ends_with("s32");
+        let c = |i: usize| if whole { i as u32 } else { (i as f32).to_bits() };
+        let words = product(&format!("mma.sync.aligned.{form}"), &a, &b, [2 * count, count, 4], c);
         for lane in 0..32 {
             for i in 0..4 {
                 let (row, column) = ((lane >> 2) + if i < 2 { 0 } else { 8 }, (lane & 3) * 2 + (i & 1));
                 let wanted: f32 = (0..k).map(|l| value(row, l) * value(l + 3, column)).sum::<f32>() + i as f32;
-                assert_eq!(f32::from_bits(words[32 * i + lane]), wanted, "{form} lane {lane}, c{i}");
+                let word = words[32 * i + lane];
+                let found = if whole { word.cast_signed() as f32 } else { f32::from_bits(word) };
+                assert_eq!(found, wanted, "{form} lane {lane}, c{i}");
             }
         }
     }
-}
-
-#[test]
-fn mma_of_tf32_and_of_bytes_follow_their_own_tables() {
-    let a = |lane: usize, r: usize| {
-        let (g, t) = (lane >> 2, lane & 3);
-        let (row, column) = [(g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4)][r];
-        value(row, column).to_bits()
-    };
-    let b = |lane: usize, r: usize| value((lane & 3) + [0, 4][r] + 3, lane >> 2).to_bits();
-    let words = product("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", &a, &b, [4, 2, 4], |_| 0);
-    let bytes = |values: [f32; 4]| u32::from_le_bytes(values.map(|v| v as i8 as u8));
-    let a8 = |lane: usize, r: usize| {
-        let (g, t) = (lane >> 2, lane & 3);
-        let (row, column) = [(g, 4 * t), (g + 8, 4 * t), (g, 4 * t + 16), (g + 8, 4 * t + 16)][r];
-        bytes(std::array::from_fn(|i| value(row, column + i)))
-    };
-    let b8 = |lane: usize, r: usize| bytes(std::array::from_fn(|i| value(4 * (lane & 3) + 16 * r + i + 3, lane >> 2)));
-    let whole = product("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", &a8, &b8, [4, 2, 4], |_| 5);
-    for lane in 0..32 {
-        for i in 0..4 {
-            let (row, column) = ((lane >> 2) + if i < 2 { 0 } else { 8 }, (lane & 3) * 2 + (i & 1));
-            let wanted = |k: usize| (0..k).map(|l| value(row, l) * value(l + 3, column)).sum::<f32>();
-            assert_eq!(f32::from_bits(words[32 * i + lane]), wanted(8), "tf32 lane {lane}, c{i}");
-            assert_eq!(whole[32 * i + lane].cast_signed(), wanted(32) as i32 + 5, "s8 lane {lane}, c{i}");
-        }
-    }
-}
-
-#[test]
-fn matrix_instructions_need_the_whole_warp() {
-    let body = format!("{FILL} setp.lt.u32 %p1, %t, 8; @%p1 ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r0}}, [%r25];");
-    Trial::new(32, &body).found(FindingKind::Divergence);
 }

@@ -24,33 +24,98 @@ fn clean(report: Result<Report, Error>) -> Metrics {
     report.expect("the launch fits").clean().unwrap_or_else(|findings| panic!("{findings}"))
 }
 
-/// Runs PTX written by hand, on a block of four threads, with 16 bytes in `x` and 16 unwritten ones in `y`.
-fn hand_report(body: &str) -> Result<Report, Error> {
+/// Findings of PTX written by hand, on a block of four threads, with 16 bytes in `x` and 16 unwritten ones in `y`; or why
+/// it did not run.
+fn hand(body: &str) -> Vec<String> {
     let text = format!(
         ".version 7.0\n.target sm_80\n.address_size 64\n.file 1 \"by/hand.rs\"\n.visible .entry kernel(.param .u64 x, .param .u64 y)\n\
          {{\n.reg .u64 %rd<4>; .reg .u32 %u<4>; .reg .f32 %f<4>; .reg .pred p, q;\n\
          ld.param.u64 %rd0, [x];\nld.param.u64 %rd1, [y];\nmov.u32 %u0, %tid.x;\n.loc 1 42 7\n{body}\nret;\n}}\n"
     );
     let mut memory = Memory::new();
-    let x = memory.allocate_from("x", &[1.0f32, 2.0, 3.0, 4.0]);
-    let y = memory.allocate("y", 16);
+    let arguments = [memory.allocate_from("x", &[1.0f32, 2.0, 3.0, 4.0]), memory.allocate("y", 16)].map(Argument::U64);
     let launch = Launch { grid: [1, 1, 1], block: [4, 1, 1], shared_bytes: 0 };
-    let arguments = [Argument::U64(x), Argument::U64(y)];
-    Module::parse(&text)?.launch("kernel", launch, &arguments, &mut memory, &Options::default())
-}
-
-/// The findings of [`hand_report`], or why it did not run.
-fn hand(body: &str) -> Vec<String> {
-    match hand_report(body) {
+    let run = |module: Module| module.launch("kernel", launch, &arguments, &mut memory, &Options::default());
+    match Module::parse(&text).and_then(run) {
         Ok(report) => report.findings.iter().map(ToString::to_string).collect(),
         Err(error) => vec![error.to_string()],
     }
 }
 
-/// The first message of a run that must not be clean.
+/// The first message of [`hand`] contains `expected`.
 #[track_caller]
-fn fault(body: &str) -> String {
-    hand(body).into_iter().next().unwrap_or_else(|| panic!("nothing was found in {body}"))
+fn finds(body: &str, expected: &str) {
+    let messages = hand(body);
+    assert!(messages.first().is_some_and(|message| message.contains(expected)), "{body}: {messages:?}");
+}
+
+/// Every schedule with every completion.
+fn settings() -> impl Iterator<Item = Options> {
+    let with = |schedule| Completion::ALL.map(|completion| Options { schedule, completion, ..Options::default() });
+    Schedule::FIVE.into_iter().flat_map(with)
+}
+
+/// Every completion with the first schedule.
+fn completions() -> impl Iterator<Item = Options> {
+    settings().take(Completion::ALL.len())
+}
+
+/// Results of `run`, which are the same under each of these settings, without a finding.
+#[track_caller]
+fn agree<T: PartialEq + std::fmt::Debug>(
+    settings: impl Iterator<Item = Options>,
+    what: &str,
+    run: impl Fn(&Options) -> (Report, T),
+) -> T {
+    let mut first = None;
+    for options in settings {
+        let at = format!("{:?} {:?}", options.schedule, options.completion);
+        let (report, results) = run(&options);
+        report.clean().unwrap_or_else(|findings| panic!("{at}: {findings}\n{what}"));
+        match &first {
+            None => first = Some(results),
+            Some(first) => assert_eq!(first, &results, "{at}: {what}"),
+        }
+    }
+    first.expect("a setting")
+}
+
+/// The first finding of this kind, which `run` must find under each of these settings.
+#[track_caller]
+fn found<T>(
+    settings: impl Iterator<Item = Options>,
+    what: &str,
+    kind: FindingKind,
+    run: impl Fn(&Options) -> (Report, T),
+) -> String {
+    let mut message = String::new();
+    for options in settings {
+        let findings = run(&options).0.findings;
+        let found = findings.iter().find(|finding| finding.kind == kind);
+        let at = format!("{:?} {:?}", options.schedule, options.completion);
+        let found = found.unwrap_or_else(|| panic!("{at}: no {} in {findings:?}\n{what}", kind.name()));
+        message = found.to_string();
+    }
+    message
+}
+
+/// The words of a buffer; ones where never written.
+fn words_of(memory: &Memory, address: u64) -> Vec<u32> {
+    let (bytes, _) = memory.bytes(address).expect("the buffer is there");
+    bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect()
+}
+
+/// Launches `kernel` of the text on these blocks.
+fn launch(text: &str, blocks: Launch, arguments: &[Argument], memory: &mut Memory, options: &Options) -> Report {
+    let module = Module::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    module.launch("kernel", blocks, arguments, memory, options).expect("the launch fits")
+}
+
+/// Why the body of `kernel` is refused.
+#[track_caller]
+fn refused(text: &str) -> String {
+    let error = Module::parse(text).and_then(|module| module.decode("kernel"));
+    error.expect_err(&format!("{text:.300} is refused")).to_string()
 }
 
 /// A kernel on one block: `%x` points to 1024 words 3i + 1, `%y` to as many unwritten ones, `%own` to the thread's own
@@ -63,9 +128,15 @@ struct Trial {
     body: String,
 }
 
+/// A trial on a block of so many threads.
+fn block<const THREADS: u32>(body: &str) -> Trial {
+    Trial { threads: THREADS, blocks: 1, module: String::new(), body: body.to_string() }
+}
+
 impl Trial {
-    fn new(threads: u32, body: &str) -> Self {
-        Trial { threads, blocks: 1, module: String::new(), body: body.to_string() }
+    /// The same on so many blocks, behind the module's variables.
+    fn on(self, blocks: u32, module: &str) -> Self {
+        Trial { blocks, module: module.to_string(), ..self }
     }
 
     fn text(&self) -> String {
@@ -83,45 +154,46 @@ impl Trial {
         let mut memory = Memory::new();
         let x = memory.allocate_from("x", &std::array::from_fn::<u32, 1024, _>(|i| 3 * i as u32 + 1));
         let y = memory.allocate("y", 4096);
-        let launch = Launch { grid: [self.blocks, 1, 1], block: [self.threads, 1, 1], shared_bytes: 0 };
-        let module = Module::parse(&self.text()).unwrap_or_else(|error| panic!("{error}\n{}", self.text()));
-        let arguments = [Argument::U64(x), Argument::U64(y)];
-        let report = module.launch("kernel", launch, &arguments, &mut memory, options).expect("the launch fits");
-        let (bytes, _) = memory.bytes(y).expect("y is there");
-        (report, bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect())
+        let grid = Launch { grid: [self.blocks, 1, 1], block: [self.threads, 1, 1], shared_bytes: 0 };
+        let report = launch(&self.text(), grid, &[x, y].map(Argument::U64), &mut memory, options);
+        (report, words_of(&memory, y))
     }
 
     /// The words of y, which are the same under every schedule and completion, without a finding.
     #[track_caller]
     fn agree(&self) -> Vec<u32> {
-        let mut first = None;
-        for schedule in Schedule::FIVE {
-            for completion in Completion::ALL {
-                let (report, words) = self.run(&Options { schedule, completion, ..Options::default() });
-                report
-                    .clean()
-                    .unwrap_or_else(|findings| panic!("{schedule:?} {completion:?}: {findings}\n{}", self.body));
-                assert_eq!(first.get_or_insert_with(|| words.clone()), &words, "{schedule:?} {completion:?}");
-            }
-        }
-        first.unwrap_or_default()
+        agree(settings(), &self.body, |options| self.run(options))
+    }
+
+    /// The first words of y are those that `wanted` gives for their places.
+    #[track_caller]
+    fn gives(&self, count: u32, wanted: impl Fn(u32) -> u32) {
+        assert_eq!(self.agree()[..count as usize], (0..count).map(wanted).collect::<Vec<u32>>(), "{}", self.body);
     }
 
     /// The first finding of this kind, which every schedule and completion must find.
     #[track_caller]
     fn found(&self, kind: FindingKind) -> String {
-        let mut message = String::new();
-        for schedule in Schedule::FIVE {
-            for completion in Completion::ALL {
-                let (report, _) = self.run(&Options { schedule, completion, ..Options::default() });
-                let found = report.findings.iter().find(|finding| finding.kind == kind);
-                let all: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
-                let found = found.unwrap_or_else(|| {
-                    panic!("{schedule:?} {completion:?}: no {} in {all:?}\n{}", kind.name(), self.body)
-                });
-                message = found.to_string();
-            }
-        }
-        message
+        found(settings(), &self.body, kind, |options| self.run(options))
+    }
+
+    /// There is a race under every schedule and completion.
+    #[track_caller]
+    fn races(&self) -> String {
+        self.found(FindingKind::Race)
+    }
+
+    /// There is a finding of one of these kinds.
+    #[track_caller]
+    fn finds(&self, kinds: &[FindingKind], options: &Options) {
+        let (report, _) = self.run(options);
+        assert!(kinds.iter().any(|kind| report.has(*kind)), "{options:?}: {:?}\n{}", report.findings, self.body);
+    }
+
+    /// Nothing is found where lanes that execute an instruction together are ordered by it.
+    #[track_caller]
+    fn converges(&self) {
+        let (report, _) = self.run(&Options { assume_convergence: true, ..Options::default() });
+        report.clean().unwrap_or_else(|findings| panic!("{findings}\n{}", self.body));
     }
 }

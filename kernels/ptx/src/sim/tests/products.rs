@@ -32,13 +32,12 @@ impl Layout {
 
     /// Leading and stride offsets in bytes, and the mode.
     fn descriptor(self) -> u64 {
-        let (leading, stride, mode) = match (self.transposed, self.span) {
-            (false, 0) => (128, 256, 0),
-            (true, 0) => (self.rows / 8 * 128, 128, 0),
-            (false, span) => (16, 8 * span, [1, 2, 3][[128, 64, 32].iter().position(|s| *s == span).expect("a span")]),
-            (true, span) => {
-                (16 * span, 8 * span, [1, 2, 3][[128, 64, 32].iter().position(|s| *s == span).expect("a span")])
-            }
+        let mode = [0, 128, 64, 32].iter().position(|span| *span == self.span).expect("a span");
+        let (leading, stride) = match (self.transposed, self.span) {
+            (false, 0) => (128, 256),
+            (true, 0) => (self.rows / 8 * 128, 128),
+            (false, span) => (16, 8 * span),
+            (true, span) => (16 * span, 8 * span),
         };
         (leading as u64 >> 4) << 16 | (stride as u64 >> 4) << 32 | (mode as u64) << 62
     }
@@ -71,21 +70,14 @@ impl Problem {
 
     fn text(&self) -> String {
         let (n, ty) = (self.n, if self.half { "f16" } else { "bf16" });
-        let list: Vec<String> = (0..n / 2).map(|i| format!("%f{i}")).collect();
-        let list = list.join(", ");
+        let list = (0..n / 2).map(|i| format!("%f{i}")).collect::<Vec<_>>().join(", ");
         let zeros: String = (0..n / 2).map(|i| format!("mov.f32 %f{i}, 0f3F800000;")).collect();
         let stores: String = (0..n / 2).map(|i| format!("st.global.f32 [%d0+{}], %f{i};\n", 512 * i)).collect();
-        let (a, flags) = match self.a {
-            Some(layout) => {
-                let descriptor = layout.descriptor();
-                (
-                    format!("or.b64 %d2, %d2, {descriptor};"),
-                    format!("{}, {}", u8::from(layout.transposed), u8::from(self.b.transposed)),
-                )
-            }
-            None => (String::new(), u8::from(self.b.transposed).to_string()),
+        let (a, source, flag) = match self.a {
+            Some(layout) => (layout.descriptor(), "%d2", ["0, ", "1, "][usize::from(layout.transposed)]),
+            None => (0, "{%r4, %r5, %r6, %r7}", ""),
         };
-        let source = if self.a.is_some() { "%d2".to_string() } else { "{%r4, %r5, %r6, %r7}".to_string() };
+        let flags = format!("{flag}{}", u8::from(self.b.transposed));
         let Problem { fence, commit, wait, proxy, between, guard, .. } = self;
         format!(
             ".version 8.7\n.target sm_90a\n.address_size 64\n.extern .shared .align 128 .b8 smem[];\n\
@@ -97,7 +89,7 @@ impl Problem {
              $copy: ld.global.b32 %r3, [%image]; st.shared.b32 [%r1], %r3; add.u64 %image, %image, 512; add.u32 %r1, %r1, 512;\n\
              add.u32 %r2, %r2, 1; setp.lt.u32 %p0, %r2, 32; @%p0 bra $copy;\n{proxy} bar.sync 0;\n\
              shr.u32 %r8, %r0, 4; cvt.u64.u32 %d2, %r8; add.u32 %r9, %r0, 8192; shr.u32 %r9, %r9, 4; cvt.u64.u32 %d3, %r9;\n\
-             {a} or.b64 %d3, %d3, {};\n{zeros}\n{fence}\nsetp.lt.u32 %p1, %t, 96;\n\
+             or.b64 %d2, %d2, {a}; or.b64 %d3, %d3, {};\n{zeros}\n{fence}\nsetp.lt.u32 %p1, %t, 96;\n\
              {guard} wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ty}.{ty} {{{list}}}, {source}, %d3, 1, 1, 1, {flags};\n\
              {commit}\n{between}\n{wait}\n{stores}ret;\n}}\n",
             self.b.descriptor()
@@ -123,44 +115,32 @@ impl Problem {
         let mut memory = Memory::new();
         let (image, fragments) = (memory.allocate_from("image", &image), memory.allocate_from("fragments", &fragments));
         let y = memory.allocate("y", 4 * 64 * self.n);
-        let launch = Launch { grid: [1, 1, 1], block: [128, 1, 1], shared_bytes: 16384 };
-        let module = Module::parse(&self.text()).unwrap_or_else(|error| panic!("{error}\n{}", self.text()));
+        let blocks = Launch { grid: [1, 1, 1], block: [128, 1, 1], shared_bytes: 16384 };
         let arguments = [image, fragments, y].map(Argument::U64);
-        let report = module.launch("kernel", launch, &arguments, &mut memory, options).expect("it fits");
-        let (bytes, _) = memory.bytes(y).expect("y is there");
-        (report, bytes.chunks(4).map(|word| f32::from_le_bytes(word.try_into().expect("four"))).collect())
+        let report = launch(&self.text(), blocks, &arguments, &mut memory, options);
+        (report, words_of(&memory, y).into_iter().map(f32::from_bits).collect())
     }
 
     #[track_caller]
     fn agrees(&self) {
-        for schedule in [Schedule::RoundRobin, Schedule::Random(1), Schedule::Adversarial(1)] {
-            for completion in Completion::ALL {
-                let (report, y) = self.run(&Options { schedule, completion, ..Options::default() });
-                let at = format!("{:?} {:?} n {} {schedule:?} {completion:?}", self.a, self.b, self.n);
-                report.clean().unwrap_or_else(|findings| panic!("{at}: {findings}"));
-                for thread in 0..128 {
-                    for register in 0..self.n / 2 {
-                        // The manual's figure of D: rows by thread, pairs of columns by register.
-                        let row = thread / 32 * 16 + thread % 32 / 4 + if register % 4 > 1 { 8 } else { 0 };
-                        let column = register / 4 * 8 + thread % 4 * 2 + register % 2;
-                        let wanted: f32 = 1.0 + (0..16).map(|k| value(row, k) * value(column + 3, k)).sum::<f32>();
-                        assert_eq!(y[128 * register + thread], wanted, "{at}: row {row}, column {column}");
-                    }
-                }
+        let schedules = [Schedule::RoundRobin, Schedule::Random(1), Schedule::Adversarial(1)];
+        let some = settings().filter(|options| schedules.contains(&options.schedule));
+        let at = format!("{:?} {:?} n {}", self.a, self.b, self.n);
+        let y = agree(some, &at, |options| self.run(options));
+        for thread in 0..128 {
+            for register in 0..self.n / 2 {
+                // The manual's figure of D: rows by thread, pairs of columns by register.
+                let row = thread / 32 * 16 + thread % 32 / 4 + if register % 4 > 1 { 8 } else { 0 };
+                let column = register / 4 * 8 + thread % 4 * 2 + register % 2;
+                let wanted: f32 = 1.0 + (0..16).map(|k| value(row, k) * value(column + 3, k)).sum::<f32>();
+                assert_eq!(y[128 * register + thread], wanted, "{at}: row {row}, column {column}");
             }
         }
     }
 
     #[track_caller]
     fn found(&self, kind: FindingKind) -> String {
-        let mut message = String::new();
-        for completion in Completion::ALL {
-            let (report, _) = self.run(&Options { completion, ..Options::default() });
-            let all: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
-            let found = report.findings.iter().find(|finding| finding.kind == kind);
-            message = found.unwrap_or_else(|| panic!("{completion:?}: no {} in {all:?}", kind.name())).to_string();
-        }
-        message
+        found(completions(), &self.text(), kind, |options| self.run(options))
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::*;
 
+/// `%r0` of every lane.
+#[track_caller]
 fn lanes(body: &str) -> Vec<u32> {
-    Trial::new(32, &format!("{body}\nst.global.u32 [%own], %r0;")).agree()[..32].to_vec()
+    block::<32>(&format!("{body}\nst.global.u32 [%own], %r0;")).agree()[..32].to_vec()
 }
 
 fn each(f: impl Fn(u32) -> u32) -> Vec<u32> {
@@ -26,14 +28,6 @@ fn shuffles_read_the_lane_that_the_manual_says() {
     assert_eq!(shuffle("idx", 2, segment | 31), each(|l| 1100 + (l & 24) + 2));
     assert_eq!(shuffle("down", 3, segment | 7), each(|l| if l % 8 + 3 < 8 { 1100 + l + 3 } else { 100 + l }));
     assert_eq!(shuffle("up", 3, segment), each(|l| if l % 8 >= 3 { 1100 + l - 3 } else { 100 + l }));
-    let [sum] = [lanes("mov.u32 %r0, %t;".to_string().as_str())];
-    assert_eq!(sum, each(|l| l));
-    let reduced = lanes(
-        "add.u32 %r0, %t, 1;\n shfl.sync.bfly.b32 %r1, %r0, 16, 31, -1; add.u32 %r0, %r0, %r1;\n\
-         shfl.sync.bfly.b32 %r1, %r0, 8, 31, -1; add.u32 %r0, %r0, %r1; shfl.sync.bfly.b32 %r1, %r0, 4, 31, -1; add.u32 %r0, %r0, %r1;\n\
-         shfl.sync.bfly.b32 %r1, %r0, 2, 31, -1; add.u32 %r0, %r0, %r1; shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; add.u32 %r0, %r0, %r1;",
-    );
-    assert_eq!(reduced, each(|_| 32 * 33 / 2));
 }
 
 #[test]
@@ -60,25 +54,15 @@ fn diverged_lanes_reconverge_at_the_post_dominator() {
          add.u32 %r0, %r0, 100; setp.gt.u32 %p1, %t, 20;\n@%p1 bra $join; add.u32 %r0, %r0, 1000; bra.uni $join;\n\
          $even: add.u32 %r0, %r0, 1;\n$join: activemask.b32 %r2; setp.eq.u32 %p2, %r2, -1; @%p2 add.u32 %r0, %r0, 50000;",
     );
-    let wanted = each(|l| {
-        50_000
-            + if l % 2 == 0 {
-                1
-            } else if l > 20 {
-                100
-            } else {
-                1100
-            }
-    });
-    assert_eq!(parted, wanted);
+    let odd = |l| if l > 20 { 100 } else { 1100 };
+    assert_eq!(parted, each(|l| 50_000 + if l % 2 == 0 { 1 } else { odd(l) }));
     // A loop that each lane leaves in its own round; all are together again behind it.
     let rounds = lanes(
         "mov.u32 %r0, 0;\n$loop: add.u32 %r0, %r0, 1; setp.lt.u32 %p0, %r0, %t;\n@%p0 bra $loop;\nactivemask.b32 %r1; shfl.sync.idx.b32 %r2, %r0, 31, 31, -1; add.u32 %r0, %r0, %r2;",
     );
     assert_eq!(rounds, each(|l| l.max(1) + 31));
-    let ended =
-        Trial::new(32, "setp.gt.u32 %p0, %t, 9; @%p0 ret; activemask.b32 %r0; st.global.u32 [%own], %r0;").agree();
-    assert_eq!(&ended[..12], &[vec![0x3FF; 10], vec![u32::MAX; 2]].concat());
+    block::<32>("setp.gt.u32 %p0, %t, 9; @%p0 ret; activemask.b32 %r0; st.global.u32 [%own], %r0;")
+        .gives(12, |l| if l < 10 { 0x3FF } else { u32::MAX });
     let switch = lanes(
         "and.b32 %r1, %t, 3;\n$table: .branchtargets $a, $b, $c, $d;\nbrx.idx %r1, $table;\n$a: mov.u32 %r0, 10; bra $end;\n\
          $b: mov.u32 %r0, 11; bra $end;\n$c: mov.u32 %r0, 12; bra $end;\n$d: mov.u32 %r0, 13;\n$end: activemask.b32 %r2; and.b32 %r2, %r2, 256; add.u32 %r0, %r0, %r2;",
@@ -93,13 +77,14 @@ fn lanes_elsewhere_are_found() {
         "setp.lt.u32 %p0, %t, 16; @%p0 bar.sync 0;",
         "setp.lt.u32 %p0, %t, 16; @%p0 bra $a; bra $b; $a: bar.warp.sync -1; $b: ret;",
         "setp.lt.u32 %p0, %t, 16; @%p0 vote.sync.ballot.b32 %r0, %p0, 0x1FFFF;",
+        "setp.lt.u32 %p0, %t, 8; @%p0 ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%r1];",
         "bar.warp.sync 0xFFFF;",
     ] {
-        Trial::new(32, body).found(FindingKind::Divergence);
+        block::<32>(body).found(FindingKind::Divergence);
     }
-    Trial::new(32, "setp.lt.u32 %p0, %t, 16; @%p0 shfl.sync.bfly.b32 %r0, %t, 1, 31, 0xFFFF;").agree();
+    block::<32>("setp.lt.u32 %p0, %t, 16; @%p0 shfl.sync.bfly.b32 %r0, %t, 1, 31, 0xFFFF;").agree();
     // A lane that is not in the mask has no value to give.
-    Trial::new(32, "setp.lt.u32 %p0, %t, 16; @%p0 shfl.sync.idx.b32 %r0, %t, 20, 31, 0xFFFF;")
+    block::<32>("setp.lt.u32 %p0, %t, 16; @%p0 shfl.sync.idx.b32 %r0, %t, 20, 31, 0xFFFF;")
         .found(FindingKind::Uninitialized);
 }
 
@@ -108,28 +93,25 @@ fn local_memory_belongs_to_a_lane() {
     let body = ".local .align 8 .b8 stack[16]; .reg .b64 %SP, %SPL;\nmov.u64 %SPL, stack; cvta.local.u64 %SP, %SPL;\n\
         st.local.u32 [%SPL], %t; mul.lo.u32 %r1, %t, 7; st.u32 [%SP+4], %r1;\nld.local.v2.u32 {%r2, %r3}, [%SPL]; add.u32 %r0, %r2, %r3;";
     assert_eq!(lanes(body), each(|l| 8 * l));
-    let unwritten = format!("{} ld.local.u32 %r4, [%SPL+8];", body);
-    assert!(Trial::new(32, &unwritten).found(FindingKind::Uninitialized).contains("local memory"));
-    let outside = format!("{} st.local.u32 [%SPL+16], %r1;", body);
-    assert!(
-        Trial::new(32, &outside).found(FindingKind::OutOfBounds).contains("bytes 16..20 of local memory, which has 16")
-    );
+    let then = |line: &str| block::<32>(&format!("{body} {line}"));
+    let unwritten = then("ld.local.u32 %r4, [%SPL+8];").found(FindingKind::Uninitialized);
+    assert!(unwritten.contains("local memory"), "{unwritten}");
+    let outside = then("st.local.u32 [%SPL+16], %r1;").found(FindingKind::OutOfBounds);
+    assert!(outside.contains("bytes 16..20 of local memory, which has 16"), "{outside}");
 }
 
 #[test]
 fn variables_of_the_module_hold_their_initializers() {
-    let mut trial = Trial::new(
-        32,
+    let values = block::<32>(
         "mov.u64 %d0, table; cvta.const.u64 %d0, %d0; and.b32 %r1, %t, 3; mad.wide.u32 %d1, %r1, 2, %d0; ld.u16 %h0, [%d1]; cvt.u32.u16 %r0, %h0;\n\
          ld.global.u32 %r2, [words+4]; add.u32 %r0, %r0, %r2; ld.global.f32 %f0, [half]; cvt.rzi.u32.f32 %r3, %f0; add.u32 %r0, %r0, %r3;\n\
          atom.global.add.u32 %r4, [counter], 1; st.global.u32 [%own], %r0;",
     );
-    trial.module = ".const .align 2 .u16 table[4] = {1, 20, 300, 4000};\n.global .align 4 .b8 words[8] = {1, 0, 0, 0, 16, 39, 0, 0};\n\
-        .global .align 4 .f32 half = 0f41000000;\n.global .u32 counter;".to_string();
-    let wanted = each(|l| [1, 20, 300, 4000][l as usize % 4] + 10_000 + 8);
-    assert_eq!(&trial.agree()[..32], wanted);
-    trial.body = "mov.u32 %r0, 1; st.global.u32 [table], %r0;".to_string();
-    assert!(trial.found(FindingKind::Constant).contains("constant memory"));
+    let module = ".const .align 2 .u16 table[4] = {1, 20, 300, 4000};\n.global .align 4 .b8 words[8] = {1, 0, 0, 0, 16, 39, 0, 0};\n\
+        .global .align 4 .f32 half = 0f41000000;\n.global .u32 counter;";
+    values.on(1, module).gives(32, |l| [1, 20, 300, 4000][l as usize % 4] + 10_000 + 8);
+    let store = block::<32>("mov.u32 %r0, 1; st.global.u32 [table], %r0;").on(1, module);
+    assert!(store.found(FindingKind::Constant).contains("constant memory"));
 }
 
 #[test]
@@ -141,6 +123,6 @@ fn names_in_inner_braces_hide_outer_ones() {
 
 #[test]
 fn a_trap_ends_the_launch() {
-    let message = Trial::new(32, "setp.eq.u32 %p0, %t, 3; @%p0 trap;").found(FindingKind::Trap);
+    let message = block::<32>("setp.eq.u32 %p0, %t, 3; @%p0 trap;").found(FindingKind::Trap);
     assert!(message.contains("thread [3, 0, 0]"), "{message}");
 }
