@@ -17,6 +17,7 @@ cd "$(dirname "$0")/.."
 root=$PWD work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0 wanted=("$@")
+temporary=$(dirname "$(mktemp --dry-run)")
 scratch=$root/target/planted
 export CARGO_TARGET_DIR=$scratch/target CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 
@@ -53,7 +54,7 @@ plant() {
     return
   fi
   (cd "$scratch" && bash -c "$command") >"$work/log" 2>&1 </dev/null || status=$?
-  line=$(grep -m 1 -F -- "$output" "$work/log" | sed -E "s#$scratch/##g; s#/tmp/tmp\.[A-Za-z0-9]+#TMP#g; s/^ +//; s/\|/\\\\|/g" | tr '\`' "'" | cut -c1-110) || true
+  line=$(grep -m 1 -F -- "$output" "$work/log" | sed -E "s#$scratch/##g; s#$temporary/tmp\.[A-Za-z0-9]+#TMP#g; s/^ +//; s/\|/\\\\|/g" | tr '\`' "'" | cut -c1-110) || true
   if [ "$status" -ne 0 ] && [ -n "$line" ]; then
     passed=$((passed + 1))
     echo "| \`$name\` | $text | \`$line\` | $status |"

@@ -1,4 +1,4 @@
-//! What the tests of several modules need, by `use crate::shared_tests::*`.
+//! Imports and helpers for the tests of several modules.
 pub(crate) use crate::{
     DType, Device, Gradients, Init, ParamBuilder, ParamId, ParamStore, Result, Shape, Tape, Tensor, Var, Workspace,
     device::{Gpu, Graphs, simulated::SimulatedDriver},
@@ -28,7 +28,7 @@ pub(crate) fn tensor(tape: &Tape<'_>, dtype: DType, shape: impl Into<Shape>, val
     tensor
 }
 
-/// Holds each element to `bound` of the largest.
+/// Asserts that no element is off by more than `bound` times the largest.
 #[track_caller]
 pub(crate) fn close(what: &str, got: &[f32], wanted: &[f32], bound: f32) {
     assert_eq!(got.len(), wanted.len(), "{what}");
@@ -39,7 +39,7 @@ pub(crate) fn close(what: &str, got: &[f32], wanted: &[f32], bound: f32) {
     }
 }
 
-/// Takes an error that says `expected`, and nothing else.
+/// Asserts that the result is an error whose text contains `expected`.
 #[track_caller]
 pub(crate) fn refused<T>(result: Result<T, impl Display>, expected: &str) {
     let error = result.err().unwrap_or_else(|| panic!("no error, expected \"{expected}\"")).to_string();

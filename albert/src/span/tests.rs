@@ -109,7 +109,7 @@ fn answers_that_are_elsewhere_are_not_learnt() {
     assert_eq!(of(&question).gold, GoldSpan::None);
 }
 
-/// An answer of whole pieces is cut out again from every window that holds it. Whether it is of whole pieces.
+/// Asserts that every window with the answer gives its text back, if it is of whole pieces; returns true if it is.
 fn is_recovered(tokenizer: &Tokenizer, passage: &Arc<str>, start: usize, end: usize) -> bool {
     let text = passage[start..end].to_owned();
     let question = Question {

@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// What became of the graph, and what was launched.
+    /// Runs the nodes; returns the use of the graph and the launched blocks.
     fn run(kept: &mut GraphCache<Graph>, nodes: &[Node]) -> (GraphUse, Vec<u32>) {
         let log = Log::default();
         (kept.run(&log, nodes).unwrap(), log.0.into_inner().unwrap())

@@ -38,8 +38,8 @@ pub(super) fn bounds(single: i32, half: i32) -> Bounds {
     [(DType::F32, single), (DType::Bf16, half)].map(|(dtype, power)| (dtype, [0.5f32.powi(power); 2]))
 }
 
-/// Holds the output and all gradients of `function` on the second device against those on the first. The inputs, drawn from
-/// `seed` and the numbers behind it, lie within 1 of a centre.
+/// Compares the output and all gradients of `function` on the second device with those on the first. Each input has random values
+/// within 1 of a center; their seeds are `seed` and the numbers after it.
 pub(super) fn agree(
     devices: &[Device; 2],
     (name, seed): (&str, u64),

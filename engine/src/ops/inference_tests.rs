@@ -3,7 +3,7 @@ use super::layer_tests::{H, OFFSETS, T, layer, parameters};
 use super::{gradient_check::*, *};
 use crate::{Precision, shared_tests::*};
 
-/// How products are taken, and whether they are recorded for training.
+/// Precision of products; true if they are recorded for training.
 type Mode = (Precision, bool);
 
 /// The layer's output.

@@ -148,8 +148,8 @@ impl Results {
         (error, scale.iter().fold(0.0, |m, x| m.max(x.abs())))
     }
 
-    /// What other results may be off by, as these are: twice the worst part, relative to its scale, and an ulp. Beyond `most`
-    /// nothing would be checked.
+    /// Error allowed in other results: twice the largest relative error of these, and an ulp. A bound above `most` would check
+    /// nothing.
     pub(super) fn bound(&self, exact: &Self, most: f64, case: &str) -> f64 {
         let worst =
             (0..NAMES.len()).map(|i| self.error(exact, i)).fold(0.0, |m: f64, (error, scale)| m.max(error / scale));

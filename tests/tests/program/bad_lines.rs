@@ -18,7 +18,7 @@ fn objects(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// For each entry whether its `field` is null.
+/// True for each entry whose `field` is null.
 fn nulls(entries: &[Value], field: &str) -> Vec<bool> {
     entries.iter().map(|entry| entry[field].is_null()).collect()
 }

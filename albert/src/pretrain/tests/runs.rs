@@ -84,7 +84,7 @@ fn patience_ends_a_run_that_does_not_improve() {
     assert_eq!(heard.steps.len(), 0);
 }
 
-/// What a kill leaves: metrics beyond the checkpoint, half a line, half a checkpoint; or no checkpoint at all.
+/// A kill leaves metrics of later steps than the checkpoint, half a line and half a checkpoint, or no checkpoint.
 #[test]
 fn a_killed_run_resumes_from_the_last_whole_checkpoint_or_begins_again() {
     let world = world();
