@@ -178,7 +178,7 @@ impl PackedB {
     }
 
     /// Precision of the products that the panels are for.
-    pub(crate) fn precision(&self) -> Precision {
+    pub fn precision(&self) -> Precision {
         self.precision
     }
 
