@@ -118,6 +118,6 @@ tests "tests of ${modules[*]}" env RUSTFLAGS='--cfg emulated_isas' cargo test --
   --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}"
 tests "recorded bits of kernels" env ALBERT_BITS_FLOPS=100000 cargo test --offline --package albert-kernels-proof --lib \
   --target "$target" -- bits::
-tests "recorded bits of runs" env ALBERT_ISA=neon cargo test --offline --package albert-program --target "$target" -- verify::
+tests "recorded bits of runs" env ALBERT_ISA=neon ALBERT_THREADS=2 cargo test --offline --package albert-program --target "$target" -- verify::
 echo "aarch64: $passed passed, $failed failed, $ignored skipped"
 [ "$failed" -eq 0 ]

@@ -23,9 +23,11 @@ LAYERS = {
     "albert-engine": {"albert-kernels", "albert-kernels-cuda", "ptx", "bounded-input", "cudarc", "memmap2"},
     "albert-tokenizer": {"bounded-input"},
     "albert-model": {"albert-engine", "albert-tokenizer"},
+    "albert-tasks": {"albert-model", "albert-engine"},
     "albert-measure": {"albert-model", "albert-engine", "albert-kernels"},
     "albert-program": {
-        "albert-measure", "albert-model", "albert-engine", "albert-kernels", "albert-kernels-cuda", "albert-kernels-proof", "ptx"
+        "albert-measure", "albert-model", "albert-tasks", "albert-engine", "albert-kernels", "albert-kernels-cuda", "albert-kernels-proof",
+        "ptx",
     },
 }
 WRAPPED = {"cudarc", "memmap2"}

@@ -2,7 +2,7 @@
 //!
 //! A damaged checkpoint or one trained with too high a learning rate holds NaN or overflows. Its softmax is NaN for
 //! every class and its vectors are all NaN; printed, they look like results. `check_finite` is called wherever scores
-//! leave a model: [`crate::embed`], [`crate::fill_mask`], [`crate::forward`] and predictions of [`crate::finetune`].
+//! leave a model: [`crate::embed`], [`crate::fill_mask`], [`crate::forward`] and predictions of `albert_tasks::finetune`.
 //!
 //! Cost: one pass over the outputs; the weights are searched only after a failure.
 
@@ -51,7 +51,7 @@ impl fmt::Display for Cause {
 ///
 /// # Errors
 /// [`NotFinite`] for the first row that is not.
-pub(crate) fn check_finite(
+pub fn check_finite(
     values: &[f32],
     width: usize,
     params: &ParamStore,
@@ -66,6 +66,3 @@ pub(crate) fn check_finite(
     };
     Err(NotFinite { output: output(at / width.max(1)), cause })
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! ALBERT (A Lite BERT, Lan et al. 2020): model, data, pre-training, fine-tuning, evaluation.
+//! ALBERT (A Lite BERT, Lan et al. 2020): model, data, pre-training, inference. Fine-tuning is in `albert-tasks`.
 //!
 //! ```no_run
 //! use albert::{Device, embed::Embedder, fill_mask::MaskFiller};
@@ -21,35 +21,31 @@
 //!
 //! * [`config`], [`model`], [`heads`]: the paper's model, equation by equation; [`cost`]: its parameters, FLOPs, memory.
 //! * [`checkpoint`]: model folders and training states; [`loaded`]: a model in memory.
-//! * [`embed`], [`fill_mask`], [`forward`], [`finetune::Predictor`]: inference.
-//! * [`tokenizer`], [`data`]: from text to batches; [`tasks`], [`metrics`], [`span`]: GLUE, SQuAD, RACE, custom files.
-//! * [`mod@pretrain`], [`mod@finetune`], [`train`], [`report`]: training; [`mod@ablate`]: the paper's tables.
+//! * [`embed`], [`fill_mask`], [`forward`]: inference.
+//! * [`tokenizer`], [`data`]: from text to batches.
+//! * [`mod@pretrain`], [`train`], [`report`]: pre-training, and the training core that `albert-tasks` uses too.
 //!
 //! Programs to start from are in `examples/`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]
 
-pub mod ablate;
 pub mod checkpoint;
 pub mod config;
 pub mod cost;
 pub mod data;
 pub mod embed;
 pub mod fill_mask;
-pub mod finetune;
 pub mod finite;
 pub mod forward;
 pub mod heads;
 pub mod loaded;
-pub mod metrics;
+pub mod mean;
 pub mod model;
 pub mod pretrain;
 mod ranks;
 pub mod report;
 pub mod sentence;
-pub mod span;
-pub mod tasks;
 pub mod train;
 
 pub use albert_tokenizer as tokenizer;

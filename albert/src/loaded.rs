@@ -1,5 +1,5 @@
 //! A model in memory, ready to run: the base of [`crate::embed`], [`crate::fill_mask`], [`crate::forward`], predictions of
-//! [`crate::finetune`] and training.
+//! `albert_tasks::finetune` and training.
 
 use engine::{EngineError, ParamStore, Precision, Tape, Workspace};
 use half::bf16;

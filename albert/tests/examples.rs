@@ -8,9 +8,6 @@ mod embed;
 #[path = "../examples/fill_mask.rs"]
 mod fill_mask;
 #[allow(dead_code, unreachable_pub)]
-#[path = "../examples/finetune.rs"]
-mod finetune;
-#[allow(dead_code, unreachable_pub)]
 #[path = "../examples/tiny/mod.rs"]
 mod tiny;
 #[allow(dead_code, unreachable_pub)]
@@ -25,17 +22,6 @@ fn a_tiny_model_knows_its_sentences() {
     // Each sentence has a twin that differs in its first word.
     let texts = tiny::SENTENCES.map(str::to_owned);
     assert_eq!(embed::nearest(folder.path(), &texts).unwrap(), [4, 5, 6, 7, 0, 1, 2, 3]);
-}
-
-#[test]
-fn a_tiny_model_learns_which_sentences_are_true() {
-    let (model, folder) = (tiny::folder().unwrap(), tempfile::tempdir().unwrap());
-    finetune::write_examples(folder.path()).unwrap();
-    let run = folder.path().join("run");
-    let accuracy = finetune::train(model.path(), folder.path(), &run, &finetune::TINY).unwrap();
-    assert!(accuracy > 0.8, "accuracy {accuracy}");
-    assert_eq!(finetune::predict(&run, "a cat drinks milk").unwrap(), "true");
-    assert_eq!(finetune::predict(&run, "a cat eats meat").unwrap(), "false");
 }
 
 #[test]

@@ -317,7 +317,7 @@ pub(crate) fn null_entry(field: &str, line: u64, reason: &str) -> Map<String, Va
 
 /// Entry of a line that cannot be used, as text.
 pub(crate) fn null_text(line: u64, reason: &str) -> String {
-    format!("null\tline {line}: {}", albert::finetune::escaped(reason))
+    format!("null\tline {line}: {}", albert_tasks::finetune::escaped(reason))
 }
 
 /// A line with an item and its result, or the reason why there is none.

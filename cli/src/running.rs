@@ -7,7 +7,7 @@ use crate::{
     precision::Precision,
     roofline::Profiling,
 };
-use albert::finetune::{Offsets, Predictor};
+use albert_tasks::finetune::{Offsets, Predictor};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use engine::{Cpu, Device};

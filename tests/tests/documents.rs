@@ -1,9 +1,7 @@
 //! Files of the project that crates cannot test, because they are outside of them.
 
-use albert::{
-    ablate::{Plan, Variant},
-    pretrain::PretrainRecipe,
-};
+use albert::pretrain::PretrainRecipe;
+use albert_tasks::ablate::{Plan, Variant};
 
 #[test]
 fn the_readme_shows_the_recorded_losses() {

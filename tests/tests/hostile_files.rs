@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use albert::checkpoint::ModelFolder;
 use albert::config::AlbertConfig;
 use albert::data::{Dataset, Vocabulary};
-use albert::tasks::{
+use albert::tokenizer::{Cleaning, SpecialIds, Tokenizer, WordPiece};
+use albert_tasks::files::{
     Example, GlueTask, Problem, Purpose, Reader, Split, TagColumns, TaskError, TextColumns, labels_of_tagged,
     labels_of_texts, read_choices, read_race_at, read_squad, read_tagged, read_texts,
 };
-use albert::tokenizer::{Cleaning, SpecialIds, Tokenizer, WordPiece};
 use albert_tests::allocator::{Counting, live_and_peak, reset_peak};
 use albert_tests::readers;
 use engine::io::{Safetensors, limits, proto::write_varint};

@@ -20,7 +20,7 @@ use super::settings::{DataSettings, LoneSentence, Objective};
 use super::shard::Ids;
 use super::shards::Shards;
 use super::vocabulary::Vocabulary;
-use crate::metrics::Mean;
+use crate::mean::Mean;
 
 /// Held-out batches.
 #[derive(Clone, Debug)]

@@ -62,7 +62,7 @@ pub use shards::Shards;
 pub use masking::MaskingStatistics;
 pub use prefetch::Prefetch;
 pub use sampler::Sampler;
-pub(crate) use settings::is_one;
+pub use settings::is_one;
 pub use settings::{
     BatchSettings, CorpusSettings, DataSettings, Duplicates, EvaluationSettings, InstanceSettings, LoneSentence,
     MaskingSettings, Objective, SplitSettings, TextLayout,

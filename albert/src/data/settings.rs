@@ -204,7 +204,7 @@ pub struct BatchSettings {
 }
 
 /// True for the default number of lanes, which recipes omit.
-pub(crate) fn is_one(lanes: &usize) -> bool {
+pub fn is_one(lanes: &usize) -> bool {
     *lanes == 1
 }
 

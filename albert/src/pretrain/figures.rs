@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::loss::PretrainingLoss;
 use super::sentence::Sentence;
 use crate::data::Batch;
-use crate::metrics::{Mean, Proportion};
+use crate::mean::{Mean, Proportion};
 use crate::train::{MicroBatchSums, StepFigures, bits};
 
 /// Figures of a step, or means over steps. Losses are in nats.

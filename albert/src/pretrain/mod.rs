@@ -27,7 +27,7 @@ pub use objective::{PretrainDetails, PretrainSources, PretrainSummary, Pretraini
 pub use recipe::OutputBias;
 pub use recipe::{FirstValues, LossSettings, PretrainInput, PretrainRecipe, settings_of};
 pub use run::pretrain;
-pub(crate) use run::sentence_accuracy;
+pub use run::sentence_accuracy;
 pub use sentence::{Sentence, SentenceObjective};
 
 /// A line of `metrics.jsonl`.

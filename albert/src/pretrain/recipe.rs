@@ -327,7 +327,7 @@ impl PretrainRecipe {
     }
 
     /// Settings that determine the results of the run, as JSON: all except `input` and `run`.
-    pub(crate) fn fingerprint(&self) -> serde_json::Value {
+    pub fn fingerprint(&self) -> serde_json::Value {
         fingerprint(self)
     }
 

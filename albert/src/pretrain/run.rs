@@ -10,7 +10,7 @@ use super::objective::{HeldOut, PretrainSources, Pretraining, plan_evaluation};
 use super::{PretrainError, PretrainRecipe, PretrainSummary};
 use crate::data::Objective;
 use crate::loaded::LoadedModel;
-use crate::metrics::Proportion;
+use crate::mean::Proportion;
 use crate::train::{Observer, Outcome, StartMode, Trainer, Worker, run};
 
 /// Pre-trains in `folder`. `stop` may be set at any time, by a signal for instance; it is checked after every step.
@@ -40,7 +40,7 @@ pub fn pretrain(
 ///
 /// # Errors
 /// The folder does not match the recipe, or the engine failed.
-pub(crate) fn sentence_accuracy(
+pub fn sentence_accuracy(
     folder: &Path,
     recipe: &PretrainRecipe,
     sources: &PretrainSources,

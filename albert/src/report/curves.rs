@@ -45,7 +45,7 @@ pub struct Curve {
 
 impl Curve {
     /// A solid curve.
-    pub(crate) fn new(name: &str, color: [u8; 3], points: Vec<(f64, f64)>) -> Self {
+    pub fn new(name: &str, color: [u8; 3], points: Vec<(f64, f64)>) -> Self {
         Self { name: name.to_owned(), color, line: Line::Solid, points }
     }
 }
@@ -63,8 +63,10 @@ pub struct Panel {
     pub curves: Vec<Curve>,
 }
 
-pub(crate) const BLUE: [u8; 3] = [31, 119, 180];
-pub(crate) const ORANGE: [u8; 3] = [255, 127, 14];
+/// Color of a first curve.
+pub const BLUE: [u8; 3] = [31, 119, 180];
+/// Color of a second curve.
+pub const ORANGE: [u8; 3] = [255, 127, 14];
 pub(crate) const GREEN: [u8; 3] = [44, 160, 44];
 pub(crate) const RED: [u8; 3] = [214, 39, 40];
 pub(crate) const GREY: [u8; 3] = [110, 110, 110];
@@ -76,7 +78,7 @@ pub(crate) const COLORS: [[u8; 3]; 8] =
 ///
 /// # Errors
 /// The file cannot be written.
-pub(crate) fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), ReportError> {
+pub fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), ReportError> {
     let text = draw(panels).map_err(|problem| ReportError::Plot { path: path.to_owned(), problem })?;
     Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
 }

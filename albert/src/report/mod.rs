@@ -21,15 +21,14 @@ mod words;
 pub use comparison::{RunLog, sections};
 #[cfg(test)]
 pub(crate) use curves::draw;
-pub(crate) use curves::write_panels;
-pub(crate) use curves::{BLUE, GREEN, GREY, ORANGE, RED, averaged};
-pub use curves::{Curve, Line, Panel};
+pub use curves::{BLUE, Curve, Line, ORANGE, Panel, write_panels};
+pub(crate) use curves::{GREEN, GREY, RED, averaged};
 pub use html::{Section, write_html};
 pub use metrics_log::Logged;
 pub(crate) use metrics_log::MetricsLog;
 pub use metrics_log::read_metrics;
 pub(crate) use tensorboard::EventFile;
-pub(crate) use words::meaning;
+pub use words::meaning;
 
 use std::path::{Path, PathBuf};
 

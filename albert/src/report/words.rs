@@ -1,7 +1,7 @@
 //! Figures in words.
 
 /// Meaning of a figure by its name in `metrics.jsonl`, and its better direction; empty for an unknown name.
-pub(crate) fn meaning(name: &str) -> &'static str {
+pub fn meaning(name: &str) -> &'static str {
     match name.rsplit('.').next().unwrap_or(name) {
         "loss" => "what training lowers, in nats; lower is better",
         "train_loss" => "training loss since the previous evaluation; lower is better",
@@ -45,7 +45,6 @@ pub(super) fn baseline(name: &str) -> Option<(&'static str, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::meaning;
-    use crate::metrics::Metric;
     use crate::pretrain::{HeldOutFigures, PretrainFigures, Sentence, SentenceObjective};
 
     #[test]
@@ -58,10 +57,7 @@ mod tests {
             names.extend([step, held_out].iter().flat_map(|record| record.as_object().unwrap().keys().cloned()));
         }
         names.retain(|name| !super::super::comparison::COUNTERS.contains(&name.as_str()));
-        use Metric::*;
-        let metrics = [Accuracy, F1, MacroF1, Matthews, Pearson, Spearman, ExactMatch, SpanF1, EntityF1];
-        names.extend(metrics.map(|metric| metric.name().to_owned()));
-        assert!(names.len() > 20);
+        assert!(names.len() > 12, "{names:?}");
         let missing: Vec<_> = names.iter().filter(|name| meaning(name).is_empty()).collect();
         assert!(missing.is_empty(), "without a meaning: {missing:?}");
     }

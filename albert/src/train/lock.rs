@@ -13,7 +13,7 @@ use crate::checkpoint::CheckpointError;
 
 /// Exclusive lock on a folder, held until it is dropped.
 #[derive(Debug)]
-pub(crate) struct FolderLock {
+pub struct FolderLock {
     _file: File,
 }
 
@@ -24,7 +24,7 @@ impl FolderLock {
     ///
     /// # Errors
     /// The folder or the lock file cannot be created, or the file system has no locks.
-    pub(crate) fn take(folder: &Path) -> Result<Option<Self>, EngineError> {
+    pub fn take(folder: &Path) -> Result<Option<Self>, EngineError> {
         let (file, path) = Self::open(folder)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Self { _file: file })),
@@ -37,7 +37,7 @@ impl FolderLock {
     ///
     /// # Errors
     /// As for [`FolderLock::take`].
-    pub(crate) fn wait(folder: &Path) -> Result<Self, EngineError> {
+    pub fn wait(folder: &Path) -> Result<Self, EngineError> {
         let (file, path) = Self::open(folder)?;
         file.lock().map_err(|error| EngineError::io(&path, "lock the file", error))?;
         Ok(Self { _file: file })

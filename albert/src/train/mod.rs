@@ -22,28 +22,17 @@ mod run;
 mod settings;
 mod trainer;
 
+pub use lock::FolderLock;
 pub use memory::MemoryPlan;
-pub use objective::{About, BatchShape, Evaluated, MicroBatchSums, Position};
-pub use objective::{Objective, Pass, RunObjective, Worker};
+pub use objective::{About, BatchShape, EVALUATE, Evaluated, MicroBatchSums, Objective, Pass, Position, ProgressOf};
+pub use objective::{RecordOf, RunObjective, Worker};
 pub use observer::{NoopObserver, Observer, Started};
-pub use overrides::SettingError;
-pub use overrides::{Setting, with_settings};
-pub use progress::Progress;
-pub use records::{EvaluationRecord, Figures, StepReport, TrainRecord};
-pub use records::{Record, StepFigures};
-pub use run::{Outcome, StartMode};
-pub use settings::{ComputeSettings, OptimizerKind};
-pub use settings::{
-    EvaluationSettings, OptimizerSettings, Replan, RunSettings, ScheduleKind, ScheduleSettings, TrainPrecision,
-    TrainSettings,
-};
-
+pub use overrides::{Setting, SettingError, fingerprint, lay_over, parse, recipe_of, with_settings};
+pub(crate) use overrides::{insert, lookup, remove};
+pub use progress::{Progress, Window, bits};
+pub use records::{EvaluationRecord, Figures, METRICS, Record, StepFigures, StepReport, TrainRecord};
+pub use records::{evaluation_points, train_points};
+pub use run::{Outcome, StartMode, run};
+pub use settings::{ComputeSettings, EvaluationSettings, OptimizerKind, OptimizerSettings, Replan, RunSettings};
+pub use settings::{ScheduleKind, ScheduleSettings, TrainPrecision, TrainSettings, check_decay, expect};
 pub use trainer::Trainer;
-
-pub(crate) use lock::FolderLock;
-pub(crate) use objective::{EVALUATE, ProgressOf, RecordOf};
-pub(crate) use overrides::{fingerprint, insert, lay_over, lookup, parse, recipe_of, remove};
-pub(crate) use progress::{Window, bits};
-pub(crate) use records::{METRICS, evaluation_points, train_points};
-pub(crate) use run::run;
-pub(crate) use settings::{check_decay, expect};

@@ -18,14 +18,17 @@ use crate::model::{ForwardOptions, Model};
 use crate::report::ReportError;
 
 /// Plan of the memory of an evaluation.
-pub(crate) const EVALUATE: &str = "evaluate";
+pub const EVALUATE: &str = "evaluate";
 
 /// A forward pass that records for backward.
 #[derive(Debug)]
 pub struct Pass<'p, 'w> {
-    pub(crate) model: &'p Model,
-    pub(crate) tape: &'p Tape<'w>,
-    pub(crate) options: &'p ForwardOptions,
+    /// The model.
+    pub model: &'p Model,
+    /// The tape of the step.
+    pub tape: &'p Tape<'w>,
+    /// Dropout and precision.
+    pub options: &'p ForwardOptions,
 }
 
 /// Tokens of a batch.
@@ -50,7 +53,7 @@ pub struct Worker {
 
 impl Worker {
     /// With the timeout of `settings`, which are checked later.
-    pub(crate) fn with_timeout(self, settings: &RunSettings) -> Self {
+    pub fn with_timeout(self, settings: &RunSettings) -> Self {
         let timeout = settings.communication_timeout.map(Duration::try_from_secs_f64);
         if let Some(Ok(timeout)) = timeout {
             self.communicator.set_timeout(timeout);
@@ -175,21 +178,21 @@ pub struct Position {
 
 impl Position {
     /// True if all steps are done, or the last `worse` evaluations exhaust the patience.
-    pub(crate) fn is_over(&self, worse: u64) -> bool {
+    pub fn is_over(&self, worse: u64) -> bool {
         self.step >= self.steps || (self.patience > 0 && worse >= self.patience)
     }
 
     /// True if the patience is exhausted before all steps are done.
-    pub(crate) fn stopped_early(&self, worse: u64) -> bool {
+    pub fn stopped_early(&self, worse: u64) -> bool {
         self.step < self.steps && self.is_over(worse)
     }
 }
 
 /// [`Progress`] of an objective.
-pub(crate) type ProgressOf<O> = Progress<<<O as Objective>::Figures as StepFigures>::Sums, <O as Objective>::State>;
+pub type ProgressOf<O> = Progress<<<O as Objective>::Figures as StepFigures>::Sums, <O as Objective>::State>;
 
 /// [`Record`] of an objective.
-pub(crate) type RecordOf<O> = Record<<O as Objective>::Figures, <O as Objective>::Evaluation>;
+pub type RecordOf<O> = Record<<O as Objective>::Figures, <O as Objective>::Evaluation>;
 
 /// Files, evaluation and summary of an objective, for a run in a folder.
 pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportError> + From<SettingError>> {

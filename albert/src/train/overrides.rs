@@ -15,7 +15,7 @@ pub struct SettingError(pub String);
 ///
 /// # Errors
 /// A sentence that names the line.
-pub(crate) fn parse(text: &str) -> Result<Table, SettingError> {
+pub fn parse(text: &str) -> Result<Table, SettingError> {
     let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         SettingError(format!("not TOML: line {line}: {}", error.message()))
@@ -77,7 +77,7 @@ impl Setting {
     }
 
     /// Inserts it into a recipe.
-    pub(crate) fn lay_over(&self, table: &mut Table) -> Result<(), SettingError> {
+    pub fn lay_over(&self, table: &mut Table) -> Result<(), SettingError> {
         insert(table, &self.keys, self.value.clone())
     }
 }
@@ -151,7 +151,7 @@ pub(crate) fn lookup<'t>(table: &'t Table, keys: &[&str]) -> Option<&'t Value> {
 }
 
 /// Inserts the values of `over` into `table`, recursively. A key removes its alternative, the other one of a pair.
-pub(crate) fn lay_over(table: &mut Table, over: Table, alternatives: &[[&str; 2]]) {
+pub fn lay_over(table: &mut Table, over: Table, alternatives: &[[&str; 2]]) {
     for (key, value) in over {
         for [a, b] in alternatives {
             for (one, other) in [(a, b), (b, a)] {
@@ -173,12 +173,12 @@ pub(crate) fn lay_over(table: &mut Table, over: Table, alternatives: &[[&str; 2]
 ///
 /// # Errors
 /// A sentence with the key that is unknown, missing or of another type.
-pub(crate) fn recipe_of<R: DeserializeOwned>(table: Table) -> Result<R, SettingError> {
+pub fn recipe_of<R: DeserializeOwned>(table: Table) -> Result<R, SettingError> {
     Value::Table(table).try_into().map_err(|error: toml::de::Error| SettingError(one_line(&error)))
 }
 
 /// All settings of a recipe that determine the results of a run, as JSON: all but `input` and `run`.
-pub(crate) fn fingerprint(recipe: &impl Serialize) -> serde_json::Value {
+pub fn fingerprint(recipe: &impl Serialize) -> serde_json::Value {
     let mut value = serde_json::to_value(recipe).expect("a recipe has string keys");
     if let Some(keys) = value.as_object_mut() {
         keys.shift_remove("input");

@@ -6,17 +6,25 @@ use super::records::{StepFigures, StepReport, TrainRecord};
 
 /// f64 as the integer of its bits: a value that steers a resumed run must be read back exactly, infinity included. A
 /// decimal number, as fine-tuning wrote it in older versions, is read too.
-pub(crate) mod bits {
+pub mod bits {
     use std::fmt;
 
     use serde::de::{Error, Visitor};
     use serde::{Deserializer, Serialize, Serializer};
 
-    pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    /// The bits.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         value.to_bits().serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    /// From the bits, or from a number with a decimal point.
+    ///
+    /// # Errors
+    /// There is neither.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         struct Bits;
         impl Visitor<'_> for Bits {
             type Value = f64;
@@ -41,25 +49,25 @@ pub(crate) mod bits {
 pub struct Progress<S, P> {
     /// Tokens seen; 0 in fine-tuning states of older versions.
     #[serde(default)]
-    pub(crate) tokens: u64,
+    pub tokens: u64,
     /// Seconds of training, over all starts.
     #[serde(with = "bits")]
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// Step of the last evaluation.
-    pub(crate) evaluated: u64,
+    pub evaluated: u64,
     /// Evaluations since the best one.
     #[serde(default)]
-    pub(crate) worse: u64,
+    pub worse: u64,
     /// Sums since the last record.
-    pub(crate) window: Window<S>,
+    pub window: Window<S>,
     #[serde(default)]
     pub(crate) monitor: Monitor,
     /// Number of metrics records at the time of the checkpoint; absent in checkpoints of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) records: Option<u64>,
+    pub records: Option<u64>,
     /// State of the objective.
     #[serde(flatten)]
-    pub(crate) objective: P,
+    pub objective: P,
 }
 
 impl<S: Default, P: Default> Default for Progress<S, P> {
@@ -80,12 +88,15 @@ impl<S: Default, P: Default> Default for Progress<S, P> {
 /// Sums over steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Window<S> {
+pub struct Window<S> {
+    /// Losses.
     #[serde(with = "bits")]
-    pub(crate) loss: f64,
+    pub loss: f64,
+    /// Their figures.
     #[serde(flatten)]
-    pub(crate) figures: S,
-    pub(crate) steps: u64,
+    pub figures: S,
+    /// Steps.
+    pub steps: u64,
     pub(crate) tokens: u64,
     #[serde(with = "bits")]
     pub(crate) seconds: f64,
@@ -95,7 +106,8 @@ pub(crate) struct Window<S> {
 }
 
 impl<S> Window<S> {
-    pub(crate) fn add<F: StepFigures<Sums = S>>(&mut self, report: &StepReport<F>) {
+    /// Adds the figures of a step.
+    pub fn add<F: StepFigures<Sums = S>>(&mut self, report: &StepReport<F>) {
         self.loss += report.loss;
         report.figures.add_to(&mut self.figures);
         self.steps += 1;
@@ -105,7 +117,7 @@ impl<S> Window<S> {
     }
 
     /// Mean loss; 0 without steps.
-    pub(crate) fn mean_loss(&self) -> f64 {
+    pub fn mean_loss(&self) -> f64 {
         self.loss / self.steps.max(1) as f64
     }
 

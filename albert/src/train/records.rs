@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::report::Logged;
 
 /// Name of the metrics file in a run folder.
-pub(crate) const METRICS: &str = "metrics.jsonl";
+pub const METRICS: &str = "metrics.jsonl";
 
 /// Named figures of a record.
 pub trait Figures: Clone + Debug + PartialEq + Serialize + DeserializeOwned {}
@@ -142,10 +142,7 @@ fn add_scalars(kind: &str, name: &str, value: &Value, out: &mut Vec<(String, f64
 }
 
 /// Points (step, value) of the training records, for a curve.
-pub(crate) fn train_points<F, E>(
-    records: &[Record<F, E>],
-    value: impl Fn(&TrainRecord<F>) -> Option<f64>,
-) -> Vec<(f64, f64)> {
+pub fn train_points<F, E>(records: &[Record<F, E>], value: impl Fn(&TrainRecord<F>) -> Option<f64>) -> Vec<(f64, f64)> {
     let points = records.iter().filter_map(|record| match record {
         Record::Train(record) => Some((record.step as f64, value(record)?)),
         Record::Evaluation(_) => None,
@@ -154,7 +151,7 @@ pub(crate) fn train_points<F, E>(
 }
 
 /// Points (step, value) of the evaluations, for a curve.
-pub(crate) fn evaluation_points<F, E>(
+pub fn evaluation_points<F, E>(
     records: &[Record<F, E>],
     value: impl Fn(&EvaluationRecord<E>) -> Option<f64>,
 ) -> Vec<(f64, f64)> {

@@ -74,7 +74,7 @@ pub enum Outcome<S> {
 /// # Errors
 /// Recipe, data and folder do not match, a resumed run has other settings, or a file cannot be written. Earlier
 /// checkpoints are kept.
-pub(crate) fn run<O: RunObjective>(
+pub fn run<O: RunObjective>(
     folder: &Path,
     mode: StartMode,
     stop: &AtomicBool,

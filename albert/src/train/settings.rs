@@ -55,7 +55,7 @@ impl OptimizerSettings {
     ///
     /// # Errors
     /// A sentence about the first invalid one.
-    pub(crate) fn check(&self) -> Result<(), SettingError> {
+    pub fn check(&self) -> Result<(), SettingError> {
         let Self { learning_rate, beta1, beta2, epsilon, weight_decay, clip_norm, .. } = *self;
         let is_rate = learning_rate > 0.0 && learning_rate <= 10.0;
         expect("optimizer.learning_rate", learning_rate, is_rate, "above 0, at most 10")?;
@@ -87,7 +87,7 @@ impl OptimizerSettings {
 ///
 /// # Errors
 /// A sentence with the key, its value and what is `expected`.
-pub(crate) fn expect(key: &str, value: f64, holds: bool, expected: &str) -> Result<(), SettingError> {
+pub fn expect(key: &str, value: f64, holds: bool, expected: &str) -> Result<(), SettingError> {
     if holds { Ok(()) } else { Err(SettingError(format!("`{key}` is {value}, expected {expected}"))) }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn expect(key: &str, value: f64, holds: bool, expected: &str) -> Resu
 ///
 /// # Errors
 /// A sentence about the first such value.
-pub(crate) fn check_decay(power: f64, end_learning_rate: f64, peak: f64) -> Result<(), SettingError> {
+pub fn check_decay(power: f64, end_learning_rate: f64, peak: f64) -> Result<(), SettingError> {
     expect("schedule.power", power, power > 0.0 && power <= 100.0, "above 0, at most 100")?;
     let is_end = (0.0..=peak).contains(&end_learning_rate);
     expect("schedule.end_learning_rate", end_learning_rate, is_end, "at least 0, at most `optimizer.learning_rate`")
@@ -281,7 +281,7 @@ impl ComputeSettings {
     }
 
     /// Options of a forward pass on `device`; `dropout` is the key of its masks.
-    pub(crate) fn options(&self, device: &Device, dropout: Option<u64>) -> ForwardOptions {
+    pub fn options(&self, device: &Device, dropout: Option<u64>) -> ForwardOptions {
         let dtype = self.precision.on(device).activations();
         ForwardOptions { dtype, dropout, blocks: Blocks::Fused(self.checkpointing(device)) }
     }
@@ -328,7 +328,7 @@ impl RunSettings {
     ///
     /// # Errors
     /// A sentence about the first invalid one.
-    pub(crate) fn check(&self) -> Result<(), SettingError> {
+    pub fn check(&self) -> Result<(), SettingError> {
         let margin = self.divergence_margin;
         expect("run.divergence_margin", margin, margin >= 0.0, "at least 0 (0 is off)")?;
         expect("run.log_interval", self.log_interval as f64, self.log_interval > 0, "at least 1")?;
@@ -340,10 +340,16 @@ impl RunSettings {
 /// What the training core takes from a recipe, resolved.
 #[derive(Clone, Debug)]
 pub struct TrainSettings {
-    pub(crate) seed: u64,
-    pub(crate) optimizer: OptimizerSettings,
-    pub(crate) schedule: ScheduleSettings,
-    pub(crate) compute: ComputeSettings,
-    pub(crate) evaluation: EvaluationSettings,
-    pub(crate) run: RunSettings,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// The optimizer.
+    pub optimizer: OptimizerSettings,
+    /// Steps and learning rates.
+    pub schedule: ScheduleSettings,
+    /// Precision, checkpointing, dropout.
+    pub compute: ComputeSettings,
+    /// Evaluations, early stopping.
+    pub evaluation: EvaluationSettings,
+    /// Records and checkpoints.
+    pub run: RunSettings,
 }

@@ -87,7 +87,7 @@ impl<O: Objective> Trainer<O> {
     ///
     /// # Errors
     /// A setting is invalid, or there is not enough memory.
-    pub(crate) fn over(
+    pub fn over(
         objective: O,
         settings: TrainSettings,
         (model, params): (Model, ParamStore),
@@ -151,9 +151,9 @@ impl<O: Objective> Trainer<O> {
     /// Takes one optimizer step.
     ///
     /// # Errors
-    /// As [`Self::train_step_while`].
-    #[cfg(test)]
-    pub(crate) fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
+    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
+    /// those before it. Or the engine failed.
+    pub fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
         Ok(self.train_step_while(&mut |_, _| true)?.expect("nothing abandons the step"))
     }
 
@@ -162,8 +162,7 @@ impl<O: Objective> Trainer<O> {
     /// the data is behind its batches.
     ///
     /// # Errors
-    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
-    /// those before it. Or the engine failed.
+    /// As [`Self::train_step`].
     pub(crate) fn train_step_while(
         &mut self,
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
@@ -233,13 +232,18 @@ impl<O: Objective> Trainer<O> {
         self.optimizer.steps()
     }
 
-    /// The parameters; see [`Trainer::download`].
-    pub(crate) fn params(&self) -> &ParamStore {
+    /// The parameters in host memory. Those that a GPU trains are copied there for checkpoints and hashes.
+    pub fn params(&self) -> &ParamStore {
         &self.loaded.params
     }
 
+    /// The objective, the model in memory, and the ranks.
+    pub fn parts(&mut self) -> (&mut O, &mut LoadedModel, &Communicator) {
+        (&mut self.objective, &mut self.loaded, &self.communicator)
+    }
+
     /// Memory of the steps, and the profiler.
-    pub(crate) fn workspace(&self) -> &Workspace {
+    pub fn workspace(&self) -> &Workspace {
         &self.loaded.workspace
     }
 

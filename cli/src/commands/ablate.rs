@@ -9,10 +9,12 @@ use crate::{
     signals,
 };
 use albert::{
-    ablate::{self, Budget, RunOutcome, Stage, Watcher},
-    finetune::Finetuning,
     pretrain::Pretraining,
     train::{Observer, Worker},
+};
+use albert_tasks::{
+    ablate::{self, Budget, RunOutcome, Stage, Watcher},
+    finetune::Finetuning,
 };
 use anyhow::{Context, Result};
 use clap::Args;

@@ -7,9 +7,9 @@ use crate::{
     output::tell,
     running::{Batch, Places, Running, Streaming},
 };
-use albert::{
+use albert_tasks::{
+    files::{Problem, Question},
     finetune::{Examples, Prediction, Predictor, Task, escaped, threshold_of},
-    tasks::{Problem, Question},
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -159,7 +159,7 @@ fn in_line(arguments: &Arguments, task: &Task, asked: &Asked, passage: &str, pre
     if results.with_input {
         line.extend(asked.context.as_ref().map(|context| ("context".to_owned(), json!(context))));
     }
-    let of = |candidate: &albert::span::Candidate| {
+    let of = |candidate: &albert_tasks::span::Candidate| {
         let place = arguments.places.offsets().of(passage, &candidate.bytes);
         json!({ "text": candidate.text, "start": place.start, "end": place.end, "score": candidate.score,
                 "probability": candidate.probability })

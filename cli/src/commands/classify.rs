@@ -5,9 +5,9 @@ use crate::{
     output::{Sink, tell},
     running::{Batch, Field, Results, Running, Streaming},
 };
-use albert::{
+use albert_tasks::{
+    files::{Problem, Tagged, Text},
     finetune::{Examples, Offsets, Prediction, Predictor, Task, escaped},
-    tasks::{Problem, Tagged, Text},
 };
 use anyhow::{Result, bail, ensure};
 use clap::Args;

@@ -6,10 +6,8 @@ use crate::{
     output::tell,
     running::{Batch, Field, Running, Streaming},
 };
-use albert::{
-    embed::{Embedder, Pooling, Prompt},
-    finetune::escaped,
-};
+use albert::embed::{Embedder, Pooling, Prompt};
+use albert_tasks::finetune::escaped;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use engine::{

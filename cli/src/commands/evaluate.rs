@@ -6,12 +6,12 @@ use crate::{
     output::{Sink, check_ending, tell},
     running::Running,
 };
-use albert::{
+use albert::report::{Section, write_html};
+use albert_tasks::{
+    files::{Purpose, Split},
     finetune::{
         DataSource, Examples, Measured, Predictor, Task, TaskName, confusion_section, measure, rows, threshold_panel,
     },
-    report::{Section, write_html},
-    tasks::{Purpose, Split},
 };
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};

@@ -17,13 +17,15 @@ use crate::{
 };
 use albert::{
     checkpoint::ModelFolder,
+    train::{EvaluationRecord, Observer, Outcome, Setting, StartMode, Started, StepReport, Worker},
+};
+use albert_tasks::{
+    files::{Label, Problem},
     finetune::{
         self, DataFiles, DataSource, DevFigures, Examples, FinetuneDetails, FinetuneError, FinetuneFigures,
         FinetuneRecipe, FinetuneSources, FinetuneSummary, Finetuning, HeadOrigin, Loaded, Measured, Preset,
         SeedSummary, Task, TaskName,
     },
-    tasks::{Label, Problem},
-    train::{EvaluationRecord, Observer, Outcome, Setting, StartMode, Started, StepReport, Worker},
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};

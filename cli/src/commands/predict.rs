@@ -6,11 +6,11 @@ use crate::{
     output::{Sink, tell},
     running::{Places, Running},
 };
-use albert::{
+use albert_tasks::{
+    files::{GlueTask, Label, Place, Problem, Purpose, Unusable, write_submission},
     finetune::{
         DataSource, ExampleReader, Examples, OfExample, Portion, Prediction, Task, TaskName, escaped, threshold_of,
     },
-    tasks::{GlueTask, Label, Place, Problem, Purpose, Unusable, write_submission},
 };
 use anyhow::{Result, bail, ensure};
 use clap::Args;

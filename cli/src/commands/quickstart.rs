@@ -26,14 +26,16 @@ use crate::{
 use albert::{
     checkpoint::ModelFolder,
     data::{CorpusSettings, Documents, Side, SplitSettings, Splitter},
+    pretrain::PretrainRecipe,
+    report::{RunLog, sections, write_html},
+    tokenizer::{self, Tokenizer, TrainerConfig},
+    train::{Outcome, Setting, StartMode},
+};
+use albert_tasks::{
+    files::Text,
     finetune::{
         DataFiles, DataSource, Examples, FinetuneRecipe, FinetuneSources, Loaded, Prediction, Predictor, Task, TaskName,
     },
-    pretrain::PretrainRecipe,
-    report::{RunLog, sections, write_html},
-    tasks::Text,
-    tokenizer::{self, Tokenizer, TrainerConfig},
-    train::{Outcome, Setting, StartMode},
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;

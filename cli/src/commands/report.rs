@@ -1,10 +1,8 @@
 //! `albert report`: one or several runs on a page, or as JSON.
 
 use crate::output::{results, tell};
-use albert::{
-    ablate,
-    report::{RunLog, Section, sections, write_html},
-};
+use albert::report::{RunLog, Section, sections, write_html};
+use albert_tasks::ablate;
 use anyhow::{Result, ensure};
 use clap::Args;
 use engine::io::check_output;

@@ -10,10 +10,10 @@ use crate::{
 };
 use albert::{
     data::{self, CorpusSettings},
-    finetune::Offsets,
     tokenizer::{self, Cleaning, Loss, LossKind, Normalization, Progress, Tokenizer, TrainerConfig},
     train::Worker,
 };
+use albert_tasks::finetune::Offsets;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use engine::io::{check_output, limits::text::STANDARD_INPUT, write_atomically};

@@ -9,13 +9,13 @@ use crate::output::{results, tell};
 use albert::{
     checkpoint::ModelFolder,
     data::CorpusSettings,
-    finetune::{
-        self, DataFiles, DataSource, FinetuneFigures, FinetuneRecipe, FinetuneSources, Finetuning, Task, TaskName,
-    },
     forward::{Example, Forward, OutputSelection},
     pretrain::{HeldOutFigures, PretrainFigures, PretrainRecipe, PretrainSources, Pretraining, pretrain},
     tokenizer::{self, Tokenizer, TrainerConfig},
     train::{EvaluationRecord, Observer, Setting, StartMode, StepReport},
+};
+use albert_tasks::finetune::{
+    self, DataFiles, DataSource, FinetuneFigures, FinetuneRecipe, FinetuneSources, Finetuning, Task, TaskName,
 };
 use anyhow::{Context, Result, ensure};
 use engine::{Communicator, Cpu, Device, Isa, Precision, io::Safetensors};
@@ -83,10 +83,13 @@ pub(super) fn verify(cpu: &Cpu) -> Result<()> {
     )
 }
 
-/// Each instruction set, or the one in `ALBERT_ISA`, with one thread and with `threads`.
+/// Each instruction set, or the one in `ALBERT_ISA`, with one thread and with `threads`, or with those in `ALBERT_THREADS`.
 fn cpus(threads: usize) -> Result<Vec<Cpu>> {
-    let isas = if std::env::var_os("ALBERT_ISA").is_some() { vec![Isa::choose()?] } else { Isa::real() };
-    Ok(isas.into_iter().flat_map(|isa| [1, threads].map(|threads| Cpu::new(isa, threads))).collect::<Result<_, _>>()?)
+    let chosen = |variable| std::env::var_os(variable).is_some();
+    let isas = if chosen("ALBERT_ISA") { vec![Isa::choose()?] } else { Isa::real() };
+    let threads = if chosen("ALBERT_THREADS") { vec![Cpu::detect()?.threads()] } else { vec![1, threads] };
+    let both = isas.into_iter().flat_map(|isa| threads.iter().map(move |&threads| Cpu::new(isa, threads)));
+    Ok(both.collect::<Result<_, _>>()?)
 }
 
 /// Differences of the first CPU's runs from the recorded ones, and of the others' from the first.

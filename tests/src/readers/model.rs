@@ -3,18 +3,18 @@
 use super::{golden_files, tokenizer::small_tokenizer, with_file, with_folder};
 use crate::run_folder::copy;
 use albert::{
-    AlbertConfig, ablate,
+    AlbertConfig,
     checkpoint::ModelFolder,
     data::{
         CorpusSettings, Source, SplitSettings, build,
         dataset::{INDEX_FILE, read_index},
     },
-    finetune::FinetuneRecipe,
     forward,
     pretrain::{HeldOutFigures, PretrainRecipe, PretrainRecord},
     report::read_metrics,
     train::{EvaluationRecord, TrainRecord},
 };
+use albert_tasks::{ablate, finetune::FinetuneRecipe};
 use engine::Communicator;
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! Labeled data: tables, GLUE, CoNLL, choices, SQuAD, RACE.
 
 use super::{golden_files, with_file, with_folder};
-use albert::tasks::{
+use albert_tasks::files::{
     GlueTask, Level, Problem, Purpose, Split, TagColumns, TextColumns, labels_of_tagged, labels_of_texts, read_choices,
     read_race, read_squad, read_tagged, read_texts,
 };

@@ -5,9 +5,9 @@
 use albert::{
     checkpoint::folder_keys::{KEYS, Use, as_markdown},
     embed::Embedder,
-    finetune::Predictor,
     tokenizer::Tokenizer,
 };
+use albert_tasks::finetune::Predictor;
 use albert_tests::{program::run, run_folder::copy};
 use engine::Device;
 use serde_json::{Map, Value, json};

@@ -8,7 +8,7 @@ use crate::data::Batch;
 type Matrix = Vec<Vec<f64>>;
 
 /// Parameters by name.
-pub(crate) type Values = BTreeMap<String, Vec<f64>>;
+pub(super) type Values = BTreeMap<String, Vec<f64>>;
 
 pub(super) struct Reference<'a> {
     pub(super) config: &'a AlbertConfig,
@@ -118,14 +118,14 @@ impl Reference<'_> {
 }
 
 /// W·x + b for one row x.
-pub(crate) fn dense(values: &Values, name: &str, x: &[f64]) -> Vec<f64> {
+fn dense(values: &Values, name: &str, x: &[f64]) -> Vec<f64> {
     let bias = values.get(&format!("{name}.bias"));
     let rows = values[&format!("{name}.weight")].chunks_exact(x.len()).enumerate();
     rows.map(|(at, row)| row.iter().zip(x).map(|(w, x)| w * x).sum::<f64>() + bias.map_or(0.0, |bias| bias[at]))
         .collect()
 }
 
-pub(crate) fn norm(values: &Values, eps: f64, name: &str, x: &[f64]) -> Vec<f64> {
+fn norm(values: &Values, eps: f64, name: &str, x: &[f64]) -> Vec<f64> {
     let n = x.len() as f64;
     let mean = x.iter().sum::<f64>() / n;
     let deviation = (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n + eps).sqrt();
