@@ -15,8 +15,9 @@ from circles import Target, tokens
 
 # Package: packages of the workspace, and third-party crates that a lower layer wraps, on which its code may depend.
 LAYERS = {
-    "ptx": {},
-    "albert-kernels": {"ptx"},
+    "albert-num": {},
+    "ptx": {"albert-num"},
+    "albert-kernels": {"albert-num"},
     "albert-kernels-cuda": {"albert-kernels", "ptx"},
     "albert-kernels-proof": {"albert-kernels", "albert-kernels-cuda", "ptx"},
     "bounded-input": {},

@@ -18,7 +18,7 @@ from circles import end_of_attribute, end_of_item, tokens
 
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 # Lines of product and of tests, public items, tracked files.
-LIMITS = {"product": 81_400, "tests": 29_700, "public items": 1_505, "files": 1_400}
+LIMITS = {"product": 81_400, "tests": 29_700, "public items": 1_535, "files": 1_400}
 # Functions that may be longer.
 LONG = {
     # Tables.
@@ -38,7 +38,7 @@ LONG = {
 PUBLIC = re.compile(
     r'^\s*pub (?:const |unsafe |async |extern "C" )*(?:fn|struct|enum|trait|type|mod|static|union)\b|^\s*pub const [A-Z]', re.M
 )
-LIBRARIES = ("kernels", "kernels/cuda", "engine", "albert", "albert/tasks")
+LIBRARIES = ("kernels", "kernels/num", "kernels/cuda", "engine", "albert", "albert/tasks")
 
 
 def lines_of(code):

@@ -8,7 +8,7 @@
 //! | [`Precision::Half`] | `ex2.approx`: (3 + \|x\|)·2⁻²³ relative, the second part being the rounding of x·log₂e | bf16 storage, whose ulp is 2⁻⁸ |
 
 use super::{Compare, Entry, F32, Reg, U32};
-use crate::num::poly;
+use albert_num::poly;
 
 /// Precision of an elementary function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

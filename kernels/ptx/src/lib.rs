@@ -89,7 +89,6 @@
 //! | [`tile`], [`fragment`] | shared-memory tiles and their swizzles; layouts of matrix fragments |
 //! | `numbers`, `bf16`, `functions`, `philox` | elements of any storage type, exp, erf, random words |
 //! | [`sim`] | the simulator: its model, findings, limits |
-//! | [`num`] | polynomial coefficients and Philox for kernels on the CPU that compute the same functions |
 //!
 //! An instruction form is added when a kernel needs it: the method in the file of its kind, with its minimal version
 //! where that is above the target's own, and its execution in `sim::isa::table` or `sim::isa::alu`.
@@ -121,7 +120,6 @@ mod functions;
 mod matrix;
 mod memory;
 mod module;
-pub mod num;
 mod numbers;
 mod philox;
 pub mod sim;

@@ -1,7 +1,7 @@
-//! Philox4x32 in integer instructions: the same words as [`crate::num::philox`].
+//! Philox4x32 in integer instructions: the same words as [`albert_num::philox`].
 
 use super::{Entry, Reg, U32};
-use crate::num::philox::{M0, M1, W0, W1};
+use albert_num::philox::{M0, M1, W0, W1};
 
 /// The keys of all rounds, which every counter of a thread shares.
 #[derive(Clone, Debug)]

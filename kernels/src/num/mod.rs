@@ -1,5 +1,5 @@
 //! Elementary functions with error bounds, and counter-based random numbers.
 pub mod functions;
-pub use ptx::num::{philox, poly};
+pub use albert_num::{philox, poly};
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Schedules: which warp runs, for how long, and when asynchronous operations end.
 
-use crate::num::philox::Stream;
+use albert_num::philox::Stream;
 
 /// Order in which the warps of a block, the blocks of a grid, the sides of a branch and the lanes of an atomic operation
 /// run.

@@ -2,8 +2,8 @@
 //! (`tests/texts/third_party`) gives what f64 gives, without a finding, under every schedule and completion; and the
 //! same text with a barrier, a wait or a fence taken out is found out.
 
+use albert_num::philox::Stream;
 use half::bf16;
-use ptx::num::philox::Stream;
 use ptx::{
     Launch,
     sim::{Argument, Completion, Error, Memory, Module, Options, Report, Schedule, Swizzle, TensorMap, TensorType},

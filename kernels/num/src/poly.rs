@@ -1,7 +1,7 @@
 //! Coefficients shared by every target: SIMD evaluates them by Horner's rule, PTX kernels emit the same chain.
 //!
 //! Each is a weighted minimax fit in f64 (Lawson iteration on Chebyshev nodes), rounded to f32, lowest power first.
-//! The error given is that of the exact polynomial; what a kernel reaches with f32 rounding is in `num::tests`.
+//! The error given is that of the exact polynomial; what a kernel reaches with f32 rounding is in `kernels::num`.
 
 /// log2(e)
 pub const LOG2_E: f32 = std::f32::consts::LOG2_E;
