@@ -22,7 +22,7 @@ CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_LTO=false \
   cargo build --quiet --release --manifest-path tests/own-kernel/Cargo.toml
 "$CARGO_TARGET_DIR/release/own-kernel"
 kernel=$(realpath "$CARGO_TARGET_DIR/release/own-kernel")
-MACHINE_CODE_OF=$kernel env -u CARGO_TARGET_DIR cargo test --quiet --workspace --test machine_code
+MACHINE_CODE_OF=$kernel env -u CARGO_TARGET_DIR cargo test --quiet --release --workspace --test machine_code
 count=$(find "$CARGO_TARGET_DIR/package" -maxdepth 1 -name '*.crate' | wc -l)
 echo "$count packages passed"
 [ "$count" -gt 0 ]

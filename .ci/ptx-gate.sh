@@ -16,8 +16,8 @@ compiler="nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cargo build --quiet --workspace --example emit_ptx
-"${CARGO_TARGET_DIR:-target}/debug/examples/emit_ptx" "$work/ptx"
+cargo build --quiet --release --workspace --example emit_ptx
+"${CARGO_TARGET_DIR:-target}/release/examples/emit_ptx" "$work/ptx"
 assemblies=$(awk '{ n += NF - 4 } END { print n + 0 }' "$work/ptx/programs.txt")
 [ "$assemblies" -gt 0 ] || { echo "error: emit_ptx listed no program" >&2 && exit 1; }
 
@@ -79,7 +79,7 @@ if [ -z "$(tool nvvm/bin/cicc)" ]; then
 else
   PATH="$PWD/$(dirname "$ptxas"):$PATH" nvcc --ptx --gpu-architecture sm_80 kernels/proof/tests/programs/nvcc/bias_gelu.cu \
     --output-file "$work/nvcc.ptx"
-  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --workspace --test programs nvcc -- --ignored >"$work/nvcc.log" 2>&1 &&
+  if ALBERT_NVCC_PTX="$work/nvcc.ptx" cargo test --quiet --release --workspace --test programs nvcc -- --ignored >"$work/nvcc.log" 2>&1 &&
     grep -qE '^test result: ok\. [1-9]' "$work/nvcc.log"; then
     passed=$((passed + 1))
   else

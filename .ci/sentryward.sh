@@ -14,8 +14,8 @@ seconds=300
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cargo build --quiet --workspace --example emit_launches
-"${CARGO_TARGET_DIR:-target}/debug/examples/emit_launches" "$work/launches" "$@"
+cargo build --quiet --release --workspace --example emit_launches
+"${CARGO_TARGET_DIR:-target}/release/examples/emit_launches" "$work/launches" "$@"
 sentryward=.tools/sentryward/bin/sentryward
 if [ ! -x "$sentryward" ]; then
   if ! { python3 -m venv .tools/sentryward && .tools/sentryward/bin/pip install --quiet --disable-pip-version-check --no-deps "$verifier"; } >"$work/pip.log" 2>&1; then
