@@ -2,7 +2,7 @@
 # Assembles every PTX program of the table of operations with NVIDIA's assembler, which needs no GPU, for every architecture
 # that the program supports. A program fails if ptxas rejects it or warns, if it spills registers, needs a stack, uses more
 # registers than its row allows, or if the disassembly lacks a machine instruction that the row names (tensor cores,
-# asynchronous copies). Then PTX that nvcc writes from kernels/proof/tests/programs/nvcc is run in the simulator and
+# asynchronous copies). The tests of `ptx` assemble forms of instructions that no program has. Then PTX that nvcc writes from kernels/proof/tests/programs/nvcc is run in the simulator and
 # compared with our kernel.
 #
 # ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. Checks whose tool cannot be
@@ -42,7 +42,7 @@ if [ -z "$ptxas" ]; then
   ptxas=$(tool bin/ptxas)
   if [ -z "$ptxas" ]; then
     echo "SKIPPED: ptxas cannot be installed: ${reason:-not in the wheel}"
-    echo "PTX gate: 0 passed, 0 failed, $((assemblies + 1)) skipped"
+    echo "PTX gate: 0 passed, 0 failed, $((assemblies + 2)) skipped"
     exit 0
   fi
 fi
@@ -66,6 +66,16 @@ if [ "$status" -gt 1 ] || ! read -r passed _ failed _ < <(tail -n 1 "$work/rows.
   [ $((passed + failed)) -ne "$assemblies" ]; then
   echo "the PTX gate ran ${passed:-0} + ${failed:-0} of $assemblies assemblies; the results are incomplete" >&2
   exit 1
+fi
+
+# --- forms that no program has ---
+if cargo test --quiet --release --workspace --lib ptxas_takes -- --show-output >"$work/forms.log" 2>&1 &&
+  grep -qE '^test result: ok\. [1-9]' "$work/forms.log" && ! grep '^SKIPPED' "$work/forms.log"; then
+  passed=$((passed + 1))
+else
+  failed=$((failed + 1))
+  echo "FAILED: forms of instructions that no program has:"
+  cat "$work/forms.log"
 fi
 
 # --- the simulator on PTX of nvcc ---

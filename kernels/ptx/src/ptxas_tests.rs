@@ -1,5 +1,5 @@
 //! NVIDIA's own assembler takes every instruction form that ours writes: `.ci/ptx-gate.sh` shows it for the forms of the
-//! programs, and these tests for all others. Where it is not at hand (`.tools`, filled by that script, or the path), they
+//! programs and runs these tests for all others. Where it is not at hand (`.tools`, filled by that script, or the path), they
 //! say SKIPPED.
 
 use super::*;
@@ -8,9 +8,9 @@ use std::process::Command;
 
 /// ptxas in `.tools` of this workspace or of one that holds it, or on the path.
 fn ptxas() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
-    let lib = root.join(".tools/lib");
-    let wheels = std::fs::read_dir(lib).into_iter().flatten().flatten();
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let lib = folders.find_map(|folder| std::fs::read_dir(folder.join(".tools/lib")).ok());
+    let wheels = lib.into_iter().flatten().flatten();
     let installed = wheels.map(|python| python.path().join("site-packages/nvidia/cu13/bin/ptxas"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|folder| folder.join("ptxas"));
