@@ -3,6 +3,8 @@
 //! * [`PretrainRecipe`]: every setting of a run, from TOML.
 //! * [`Pretraining`]: batches, losses and evaluation, for the training core in [`crate::train`].
 //! * [`pretrain`]: a run in a folder.
+//!
+//! `objective` builds the trainer from the recipe.
 
 mod figures;
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! * [`Trainer`]: model, parameters, gradients, optimizer and workspace of an objective.
 //! * `run`: a run in a folder, resumable to the bit.
 //! * [`Observer`]: callbacks of a run.
+//! * `settings`: the settings that all recipes have, and their checks; `overrides`: `section.key=value` over a recipe.
 
 mod lock;
 mod memory;

@@ -1,4 +1,4 @@
-//! One module per command: arguments, calls of the library, output.
+//! A module for each command: arguments, calls of the library, output. Modules that are not commands serve several.
 
 pub(crate) mod ablate;
 pub(crate) mod answer;

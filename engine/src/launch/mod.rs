@@ -1,4 +1,4 @@
-//! Launches of the kernels on tensors in GPU memory.
+//! Launches of the kernels on tensors in GPU memory: methods of `device::Gpu`. `product` chooses among the products.
 
 mod kernel;
 mod product;

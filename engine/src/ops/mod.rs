@@ -1,7 +1,8 @@
-//! Operations: shape rules, launch, backward; one file each.
+//! Operations: shape rules, launch, backward; a file for each, or for a family (GELU and other functions of one element:
+//! `elementwise`).
 //!
-//! Every function checks shapes and types first and answers what does not fit with an error that names the operation
-//! and the shapes; then it launches its kernel; then it records its backward pass, if a gradient has to pass.
+//! Every function checks shapes and types first and returns an error that names the operation and the shapes if they
+//! do not match; then it launches its kernel; then it records its backward pass, if a gradient has to pass.
 mod arithmetic;
 mod attention;
 mod check;

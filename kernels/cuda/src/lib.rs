@@ -1,4 +1,5 @@
-//! Emitters of the CUDA kernels: PTX text for the operations of `kernels`, with their arguments and launches. No driver.
+//! Emitters of the CUDA kernels: PTX text for the operations of `kernels` (all but `int8`), with their arguments and launches.
+//! No driver.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 pub mod activation;

@@ -16,6 +16,8 @@
 //! instructions for LANES elements, no division. Each element is one chain of multiply-adds, so four vectors are
 //! interleaved.
 //!
+//! Formulas of a vector: [`crate::num::functions`].
+//!
 //! The epilogue of a GEMM calls [`Activation::apply`] on its register tile and gives the same bits.
 
 mod cpu;

@@ -70,7 +70,7 @@ pub struct Step {
     pub number: u64,
     /// lr
     pub learning_rate: f32,
-    /// Factor of the gradients, applied when they are read: [`clip_scale`] over the number of accumulated batches.
+    /// Factor of the gradients, applied when they are read. The engine clips before, and passes 1.
     pub gradient_scale: f32,
 }
 
@@ -84,13 +84,4 @@ pub fn corrections(hyper: &AdamConfig, step: &Step) -> [f32; 2] {
     }
     assert!(step.number > 0, "optimizer: steps are counted from 1");
     [hyper.beta1, hyper.beta2].map(|beta| (1.0 / (1.0 - libm::pow(beta, step.number as f64))) as f32)
-}
-
-/// Factor that limits gradients of global norm `norm` to `limit`: 1 / max(norm / limit, 1). NaN for a NaN norm, so that
-/// the error stays visible; 1 for an infinite limit.
-///
-/// Global norm: √ of [`crate::reduce::sum_of_squares`] over the flat gradient buffer.
-pub fn clip_scale(norm: f64, limit: f64) -> f64 {
-    let ratio = norm / limit;
-    if ratio > 1.0 || ratio.is_nan() { 1.0 / ratio } else { 1.0 }
 }

@@ -1,4 +1,7 @@
 //! Products on a GPU: tensor cores of Ampere (`sm80`) and Hopper (`sm90`), f32 operands (`simt`), split-K.
+//!
+//! `tiles` has the sizes of tiles; `position` the place of a block and of a lane, `copy` what moves operands to shared
+//! memory, `epilogue` what follows the product, `sm90_mainloop` the pipeline.
 
 pub(crate) mod copy;
 pub(crate) mod epilogue;

@@ -1,4 +1,5 @@
-//! Tile sizes of the products on a GPU.
+//! Tile sizes of the products on a GPU, and their cost. [`HopperProduct::new`](super::sm90::HopperProduct::new) and
+//! [`Product::new`](super::sm80::Product::new) choose among them.
 
 use crate::gpu_spec::GpuSpec;
 use kernels::gemm::{Beta, Gemm};
