@@ -6,5 +6,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-[ $# -gt 0 ] || set -- -p ptx -p bounded-input -p albert-tokenizer -p albert-model -p albert-tasks -p albert-measure -p albert-program
+[ $# -gt 0 ] || set -- -p albert-num -p albert-kernels-cuda -p ptx -p bounded-input -p albert-tokenizer -p albert-model -p albert-tasks \
+  -p albert-measure -p albert-program
 cargo test --quiet "$@" --lib --bins

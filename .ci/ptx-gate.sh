@@ -2,7 +2,8 @@
 # Assembles every PTX program of the table of operations with NVIDIA's assembler, which needs no GPU, for every architecture
 # that the program supports. A program fails if ptxas rejects it or warns, if it spills registers, needs a stack, uses more
 # registers than its row allows, or if the disassembly lacks a machine instruction that the row names (tensor cores,
-# asynchronous copies). The tests of `ptx` assemble forms of instructions that no program has. Then PTX that nvcc writes from kernels/proof/tests/programs/nvcc is run in the simulator and
+# asynchronous copies). The tests of `ptx` assemble forms of instructions that no program has. Then PTX that nvcc writes from
+# kernels/proof/tests/programs/nvcc is run in the simulator and
 # compared with our kernel.
 #
 # ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. Checks whose tool cannot be

@@ -3,7 +3,7 @@
 //! instructions, and takes its vectors through memory.
 //!
 //! `MACHINE_CODE_OF` names the program:
-//! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test --workspace --test machine_code`.
+//! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test --release --workspace --test machine_code`.
 
 use std::{collections::BTreeMap, ffi::OsStr, process::Command};
 

@@ -83,13 +83,10 @@ pub(super) fn verify(cpu: &Cpu) -> Result<()> {
     )
 }
 
-/// Each instruction set, or the one in `ALBERT_ISA`, with one thread and with `threads`, or with those in `ALBERT_THREADS`.
+/// Each instruction set, or the one in `ALBERT_ISA`, with one thread and with `threads`.
 fn cpus(threads: usize) -> Result<Vec<Cpu>> {
-    let chosen = |variable| std::env::var_os(variable).is_some();
-    let isas = if chosen("ALBERT_ISA") { vec![Isa::choose()?] } else { Isa::real() };
-    let threads = if chosen("ALBERT_THREADS") { vec![Cpu::detect()?.threads()] } else { vec![1, threads] };
-    let both = isas.into_iter().flat_map(|isa| threads.iter().map(move |&threads| Cpu::new(isa, threads)));
-    Ok(both.collect::<Result<_, _>>()?)
+    let isas = if std::env::var_os("ALBERT_ISA").is_some() { vec![Isa::choose()?] } else { Isa::real() };
+    Ok(isas.into_iter().flat_map(|isa| [1, threads].map(|threads| Cpu::new(isa, threads))).collect::<Result<_, _>>()?)
 }
 
 /// Differences of the first CPU's runs from the recorded ones, and of the others' from the first.
@@ -325,7 +322,14 @@ mod tests {
 
     #[test]
     fn runs_on_every_instruction_set_give_the_recorded_bits() {
-        let differences = compare_runs(&cpus(2).unwrap()).unwrap();
+        let mut cpus = cpus(2).unwrap();
+        // Under emulation one thread alone takes a quarter of an hour: .ci/aarch64.sh asks for two. Other numbers run both.
+        let wanted = std::env::var("ALBERT_THREADS").unwrap_or_default();
+        let is_wanted = |cpu: &Cpu| cpu.threads().to_string() == wanted;
+        if cpus.iter().any(is_wanted) {
+            cpus.retain(is_wanted);
+        }
+        let differences = compare_runs(&cpus).unwrap();
         assert!(differences.is_empty(), "{}", differences.join("\n"));
     }
 

@@ -1,7 +1,12 @@
 //! Products on a GPU: tensor cores of Ampere (`sm80`) and Hopper (`sm90`), f32 operands (`simt`), split-K.
 //!
-//! `tiles` has the sizes of tiles; `position` the place of a block and of a lane, `copy` what moves operands to shared
-//! memory, `epilogue` what follows the product, `sm90_mainloop` the pipeline.
+//! | module | content |
+//! |---|---|
+//! | `tiles` | sizes of tiles, and their cost |
+//! | `position` | place of a block and of a lane in C |
+//! | `copy` | copies of operands to shared memory |
+//! | `epilogue` | bias, activation, dropout and residual before C is stored |
+//! | `sm90_mainloop` | pipeline of Hopper's products |
 
 pub(crate) mod copy;
 pub(crate) mod epilogue;

@@ -2,9 +2,9 @@
 //!
 //! Builds with assertions have checks inside the loops, so the test needs an optimized program. `MACHINE_CODE_OF` names
 //! one, so that a test without optimization can check a shipped program:
-//! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test -p albert-kernels machine_code`.
+//! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test -p albert-kernels-proof machine_code`.
 //! Without the variable the test checks its own program:
-//! `cargo test --release -p albert-kernels machine_code`.
+//! `cargo test --release -p albert-kernels-proof machine_code`.
 
 use kernels::gemm::RegisterTile;
 use std::{collections::BTreeMap, process::Command};
