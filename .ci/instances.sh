@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 known=9
 [ "$(uname -m)" = x86_64 ] || { echo "SKIPPED: counts functions for AVX2"; exit 0; }
 library=$(ls -t "${CARGO_TARGET_DIR:-target}"/release/deps/libengine-*.rlib | head -n 1)
-found=$(nm -C --defined-only "$library" 2>/dev/null | grep -c 'Avx2 as kernels::simd::Simd>::vectorize::inner' || true)
+found=$(nm -C --defined-only "$library" 2>/dev/null | grep -c 'simd::avx2::Entry>*::enter' || true)
 if [ "$found" -gt "$known" ]; then
   echo "$library has $found kernels for AVX2, $known were expected; define the new public kernel with compiled_here!" >&2
   exit 1

@@ -1,7 +1,7 @@
 //! Eight lanes: AVX2 with FMA and F16C (x86 since 2013).
 #![allow(clippy::missing_transmute_annotations)]
 
-use super::{Kernel, Simd, intrinsics};
+use super::{Kernel, Simd, entry, intrinsics};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -30,6 +30,8 @@ fn window(n: usize) -> __m256i {
 // SAFETY of the intrinsics in every method below: a token exists only if `detect` found AVX2, FMA and F16C; pointers are
 // the caller's promise where the method takes one.
 
+entry!(Avx2, "avx2,fma,f16c");
+
 // SAFETY: the only constructor is `detect`.
 unsafe impl Simd for Avx2 {
     const LANES: usize = 8;
@@ -40,12 +42,8 @@ unsafe impl Simd for Avx2 {
 
     #[inline]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
-            kernel.run(simd)
-        }
         // SAFETY: the token proves the features.
-        unsafe { inner(self, kernel) }
+        unsafe { kernel.enter(self) }
     }
     intrinsics! {
         splat(x: f32) -> __m256 = _mm256_set1_ps(x);

@@ -1,6 +1,6 @@
 //! Sixteen lanes: AVX-512 F, BW, DQ and VL (Skylake-X, Ice Lake, Sapphire Rapids, Zen 4 and later).
 
-use super::{Kernel, Simd, intrinsics};
+use super::{Kernel, Simd, entry, intrinsics};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -29,6 +29,8 @@ fn first_lanes(n: usize) -> __mmask16 {
 // SAFETY of the intrinsics in every method below: a token exists only if `detect` found the features; pointers are the
 // caller's promise where the method takes one.
 
+entry!(Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+
 // SAFETY: the only constructor is `detect`.
 unsafe impl Simd for Avx512 {
     const LANES: usize = 16;
@@ -39,12 +41,8 @@ unsafe impl Simd for Avx512 {
 
     #[inline]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-        fn inner<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
-            kernel.run(simd)
-        }
         // SAFETY: the token proves the features.
-        unsafe { inner(self, kernel) }
+        unsafe { kernel.enter(self) }
     }
     intrinsics! {
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);

@@ -141,6 +141,27 @@ macro_rules! intrinsics {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use intrinsics;
 
+/// Defines a trait of all kernels whose method `enter` runs one with `$features` of the processor.
+///
+/// A method that a trait provides is compiled in the codegen unit of the type that it is called on, here the kernel's, so that an
+/// edited kernel is compiled alone. Of a generic function, all instances, the kernels of all operations, are one unit.
+#[cfg(target_arch = "x86_64")]
+macro_rules! entry {
+    ($token:ty, $features:literal) => {
+        trait Entry: $crate::simd::Kernel + Sized {
+            /// # Safety
+            /// The machine has the features.
+            #[target_feature(enable = $features)]
+            unsafe fn enter(self, simd: $token) -> Self::Output {
+                self.run(simd)
+            }
+        }
+        impl<K: $crate::simd::Kernel> Entry for K {}
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use entry;
+
 /// Maximum lanes of an instruction set, and lanes of a sum on every instruction set.
 pub(crate) const MAX_LANES: usize = 16;
 

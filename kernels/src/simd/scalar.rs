@@ -1,5 +1,7 @@
 //! One lane of plain Rust: runs on every machine, and defines each operation.
 
+#[cfg(target_arch = "x86_64")]
+use super::entry;
 use super::{Kernel, Simd, operations};
 use half::bf16;
 
@@ -33,6 +35,18 @@ impl Scalar<true> {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+entry!(Scalar<true>, "fma");
+
+/// As [`entry`](super::entry), without features.
+trait EntryPlain: Kernel + Sized {
+    #[inline(never)]
+    fn enter_plain<const FMA: bool>(self, simd: Scalar<FMA>) -> Self::Output {
+        self.run(simd)
+    }
+}
+impl<K: Kernel> EntryPlain for K {}
+
 // SAFETY: Scalar<false> uses no instruction beyond the target's baseline; the only constructor of Scalar<true> is `detect`.
 unsafe impl<const FMA: bool> Simd for Scalar<FMA> {
     const LANES: usize = 1;
@@ -47,14 +61,10 @@ unsafe impl<const FMA: bool> Simd for Scalar<FMA> {
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         if FMA {
-            #[target_feature(enable = "fma")]
-            fn inner<const FMA: bool, K: Kernel>(simd: Scalar<FMA>, kernel: K) -> K::Output {
-                kernel.run(simd)
-            }
             // SAFETY: the token proves the instruction.
-            return unsafe { inner(self, kernel) };
+            return unsafe { kernel.enter(Scalar(())) };
         }
-        kernel.run(self)
+        kernel.enter_plain(self)
     }
     operations! { always
         splat(x: f32) -> f32 = x;
