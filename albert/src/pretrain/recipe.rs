@@ -159,7 +159,7 @@ impl PretrainRecipe {
     pub fn from_toml(text: &str, settings: &[Setting]) -> Result<Self, PretrainError> {
         let (mut table, recipe_name) = over_base(parse(text)?)?;
         for setting in settings {
-            setting.lay_over(&mut table)?;
+            setting.write_to(&mut table)?;
             // The alternative that is given last replaces the other.
             match setting.key().as_str() {
                 "schedule.warmup_steps" => remove(&mut table, &WARMUP_SHARE),

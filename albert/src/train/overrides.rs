@@ -77,7 +77,7 @@ impl Setting {
     }
 
     /// Inserts it into a recipe.
-    pub fn lay_over(&self, table: &mut Table) -> Result<(), SettingError> {
+    pub fn write_to(&self, table: &mut Table) -> Result<(), SettingError> {
         insert(table, &self.keys, self.value.clone())
     }
 }
@@ -117,7 +117,7 @@ impl TryFrom<String> for Setting {
 /// A key is unknown, or a value has another type.
 pub fn with_settings<S: Serialize + DeserializeOwned>(settings: &S, over: &[Setting]) -> Result<S, SettingError> {
     let mut table = Table::try_from(settings).expect("settings are a table");
-    over.iter().try_for_each(|setting| setting.lay_over(&mut table))?;
+    over.iter().try_for_each(|setting| setting.write_to(&mut table))?;
     recipe_of(table)
 }
 

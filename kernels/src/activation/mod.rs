@@ -18,7 +18,8 @@
 //!
 //! Formulas of a vector: [`crate::num::functions`].
 //!
-//! The epilogue of a GEMM calls [`Activation::apply`] on its register tile and gives the same bits.
+//! The epilogue of a GEMM calls [`Activation::apply`], in the backward pass `derivative`, on its register tile and gives the
+//! same bits.
 
 mod cpu;
 

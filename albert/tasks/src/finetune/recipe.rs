@@ -285,7 +285,7 @@ impl FinetuneRecipe {
         lay_over(&mut table, parse(text)?, &ALTERNATIVES);
         for setting in settings {
             let mut one = Table::new();
-            setting.lay_over(&mut one)?;
+            setting.write_to(&mut one)?;
             lay_over(&mut table, one, &ALTERNATIVES);
         }
         Self::of(table)

@@ -1,7 +1,7 @@
 //! Attention over ragged sequences on the tensor cores: forward.
 //!
 //! ```text
-//! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`super`])
+//! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`kernels::attention`])
 //! ```
 //!
 //! A block computes 64 queries of one head of one sequence, each of its four warps 16 of them. The state of a query

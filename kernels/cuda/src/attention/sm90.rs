@@ -1,7 +1,7 @@
 //! Attention's forward pass on Hopper: products by `wgmma`, tiles loaded by TMA.
 //!
 //! ```text
-//! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`super`])
+//! P = softmax(scale · q kᵀ)      out = (P ∘ M) v      lse = ln Σ_key exp(scale · q kᵀ)              (see [`kernels::attention`])
 //!
 //! __global__ forward(map_q, map_k, map_v, cu_seqlens, keys, out, lse, [mask], ld, head_size, scale) {     // 384 threads
 //!     b = blockIdx.z;  head = blockIdx.y;  first = 128 * blockIdx.x;  if (first >= length of b) return;
@@ -35,7 +35,7 @@
 //!
 //! Cost: 4·S·D FLOP a query and head; k and v are loaded once per 128 queries. Per 64 queries x 64 keys with D = 64, in
 //! cycles of a multiprocessor: products 256, 4096 exponentials 256 (16 a cycle), about 1000 warp instructions 250 (4 a
-//! cycle). Register budget: that of `gemm::cuda::sm90`.
+//! cycle). Register budget: that of `gemm::sm90`.
 //! Source: FlashAttention-3 (Shah et al. 2024).
 //!
 //! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperFlash::new`]), else [`super::sm80::Flash`]. Tensor maps

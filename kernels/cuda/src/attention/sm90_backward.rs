@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! δ  = Σ_d dout ∘ out            P = exp(scale · q kᵀ - lse)         dS = P ∘ (dout vᵀ ∘ M - δ)
-//! dq = scale · dS k              dk = scale · dSᵀ q                  dv = (P ∘ M)ᵀ dout             (see [`super`])
+//! dq = scale · dS k              dk = scale · dSᵀ q                  dv = (P ∘ M)ᵀ dout             (see [`kernels::attention`])
 //! ```
 //!
 //! Two kernels run after the δ kernel of `sm80_backward`; each is the only writer of its outputs:
@@ -54,7 +54,7 @@
 //!
 //! Cost: 14·S·D FLOP a query and head; 13·D elements of device memory traffic a token and head, δ included.
 //! `docs/results/predicted.md` compares the predicted time with the lower bound. Register budget: that of
-//! `gemm::cuda::sm90`.
+//! `gemm::sm90`.
 //! Source: FlashAttention-3 (Shah et al. 2024) for the roles; the transposed scores are FlashAttention-2's (Dao 2023).
 //!
 //! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperBackward::new`]), else [`super::sm80::Flash`]. As in

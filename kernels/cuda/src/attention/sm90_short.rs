@@ -34,7 +34,7 @@
 //!
 //! Cost: 10·S·D FLOP a query and head, one exponential a score; 7·D elements of device memory traffic a token and head, 9·D
 //! with δ. [`sm90_backward`](super::sm90_backward) takes 14·S·D and 13·D. Bound by memory: 128 tokens take 5140 cycles of a
-//! multiprocessor for the bytes (without δ), 2560 for the products. Register budget: that of `gemm::cuda::sm90`.
+//! multiprocessor for the bytes (without δ), 2560 for the products. Register budget: that of `gemm::sm90`.
 //!
 //! Limits: D of 64, sequences of up to 128 tokens, rows of whole 16-byte chunks ([`HopperShort::new`]). 128 rows are always
 //! loaded; those after a sequence's end, or keys, contribute nothing unless they are inf or NaN.

@@ -4,7 +4,7 @@
 //! y = x · m(row, column)                            [T, F]; backward is the same kernel on the gradient
 //! ```
 //!
-//! A counter's word has two bytes in each half of a quarter (see [`super`]). A thread computes 8 neighboring columns of
+//! A counter's word has two bytes in each half of a quarter (see [`kernels::dropout`]). A thread computes 8 neighboring columns of
 //! each quarter of a block of 64, so that it moves 16 bytes at once: a half of each word of the block's four counters. Its
 //! neighbor computes the same counters for the other halves. (Whole words would take 4 bytes at once, or 32 columns of
 //! two sectors each: the counters are cheaper.) The halves of two counters are packed in one register, in the order of

@@ -13,7 +13,7 @@
 //! }
 //! ```
 //!
-//! Memory-bound: every operand once. Arguments: the operands in the order of [`super`]'s functions, the result (for
+//! Memory-bound: every operand once. Arguments: the operands in the order of the functions of [`kernels::elementwise`], the result (for
 //! `add_assign` and `add_scaled` the sum), the factor if there is one, rows, columns.
 //!
 //! Limits: T·F < 2³²; the division is correctly rounded, elementary functions as in `ptx::functions`.

@@ -5,7 +5,7 @@
 //! | `tiles` | sizes of tiles, and their cost |
 //! | `position` | place of a block and of a lane in C |
 //! | `copy` | copies of operands to shared memory |
-//! | `epilogue` | bias, activation, dropout and residual before C is stored |
+//! | `epilogue` | bias, activation or its derivative, dropout and residual before C is stored |
 //! | `sm90_mainloop` | pipeline of Hopper's products |
 
 pub(crate) mod copy;

@@ -1,7 +1,7 @@
 //! LayerNorm with the residual before it on the GPU, forward and backward.
 //!
 //! ```text
-//! s = x + r            y = γ·(s - mean)·rstd + β                              [T, H]      (see [`super`])
+//! s = x + r            y = γ·(s - mean)·rstd + β                              [T, H]      (see [`kernels::layernorm`])
 //! g = γ·dy             ds = rstd·(g - Σg/H - x̂·Σ(g·x̂)/H)                      [T, H]
 //! ```
 //!
@@ -29,7 +29,7 @@
 //! ```
 //!
 //! The partial sums of the parameters' gradients, one row for each of at most `MAX_GROUPS` groups of rows, are added by
-//! `reduce::cuda::ColumnSums` in a fixed order: no atomics, the same bits in every run.
+//! `reduce::ColumnSums` in a fixed order: no atomics, the same bits in every run.
 //!
 //! Memory-bound: forward (2 + residual + saved sum)·T·H elements, backward 3·T·H. Registers: 112 forward (32 elements a
 //! lane), 128 backward (16 elements and 32 accumulators).
