@@ -18,7 +18,7 @@ from circles import end_of_attribute, end_of_item, tokens
 
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 # Lines of product and of tests, public items, tracked files.
-LIMITS = {"product": 81_400, "tests": 29_700, "public items": 1_535, "files": 1_400}
+LIMITS = {"product": 81_400, "tests": 29_650, "public items": 1_535, "files": 1_400}
 # Functions that may be longer.
 LONG = {
     # Tables.
@@ -30,10 +30,6 @@ LONG = {
     "kernels/cuda/src/attention/sm90.rs: run",
     "kernels/src/rows/row.rs: each_vector",
     "kernels/src/tiles/fma.rs: multiply",
-    # To be divided.
-    "kernels/proof/src/attention/mod.rs: check_of",
-    "tests/tests/program/ranks.rs: disturbed",
-    "tests/tests/program/ranks.rs: disturbed_ranks_end_in_time_and_resume_to_the_same_bits",
 }
 PUBLIC = re.compile(
     r'^\s*pub (?:const |unsafe |async |extern "C" )*(?:fn|struct|enum|trait|type|mod|static|union)\b|^\s*pub const [A-Z]', re.M

@@ -14,7 +14,7 @@ use engine::philox::Stream;
 use std::{
     fs,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -171,15 +171,38 @@ fn disturbed(
         "INT" => signal("INT", running.id()),
         name => victim.into_iter().for_each(|victim| signal(name, victim)),
     }
+    let output = || fs::read_to_string(said.path()).expect("output is UTF-8");
+    let status = end_of(&mut running, folder, disturbance, victim, &output);
+    // The launcher may leave a stopped process behind.
+    loop {
+        let left = ranks_in(folder);
+        if left.is_empty() {
+            break;
+        }
+        left.into_iter().for_each(|left| signal("KILL", left));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (status.success(), output())
+}
+
+/// Waits for a launcher whose rank `victim` was disturbed: at most 30 s, and as long again if that rank is stopped where the
+/// others cannot tell.
+fn end_of(
+    running: &mut Child,
+    folder: &str,
+    disturbance: &str,
+    victim: Option<u32>,
+    output: &dyn Fn() -> String,
+) -> ExitStatus {
     let started = Instant::now();
     let mut is_continued = false;
-    let status = loop {
+    loop {
         if let Some(status) = running.try_wait().expect("it can be waited for") {
-            break status;
+            return status;
         }
         let waited = started.elapsed();
         if waited > Duration::from_secs(30) && !is_continued {
-            let said = fs::read_to_string(said.path()).expect("output is UTF-8");
+            let said = output();
             // Until the run begins ranks wait for the timeout that is set in the program; the first may be stopped when it has
             // announced the others and its last message is still in the library's hands. A rank that is stopped after its
             // last call of the library is waited for by the launcher alone.
@@ -189,7 +212,7 @@ fn disturbed(
             if left.is_empty() && disturbance != "STOP" {
                 // Open MPI's launcher may lose a rank that is killed while it connects, and wait for it forever.
                 running.kill().expect("the launcher is a child");
-                break running.wait().expect("it can be waited for");
+                return running.wait().expect("it can be waited for");
             }
             let is_alone = left.iter().all(|left| Some(*left) == victim);
             assert!(
@@ -202,17 +225,20 @@ fn disturbed(
         }
         assert!(waited < Duration::from_secs(60), "{disturbance}: still running after {waited:?}");
         std::thread::sleep(Duration::from_millis(10));
-    };
-    // The launcher may leave a stopped process behind.
-    loop {
-        let left = ranks_in(folder);
-        if left.is_empty() {
-            break;
-        }
-        left.into_iter().for_each(|left| signal("KILL", left));
-        std::thread::sleep(Duration::from_millis(10));
     }
-    (status.success(), fs::read_to_string(said.path()).expect("output is UTF-8"))
+}
+
+/// The output of a run that a disturbance of this kind cut short names it.
+fn assert_explained(kind: &str, said: &str, what: &str) {
+    let in_time = ["answer", "return"].map(|verb| format!("did not {verb} within {TIMEOUT} s"));
+    let (must, one_of) = match kind {
+        "STOP" => ("error: rank ", in_time.each_ref().map(String::as_str)),
+        // Until the ranks are announced it may be the MPI library that writes, and fails in its own words.
+        "full disk" if !said.contains("ranks on") => ("", ["File too large", "nit_thread"]),
+        "full disk" => ("error: ", ["File too large"; 2]),
+        _ => return,
+    };
+    assert!(said.contains(must) && one_of.iter().any(|sentence| said.contains(sentence)), "{what}");
 }
 
 /// A few disturbances of each kind; `ALBERT_RANK_DISTURBANCES=100` makes a campaign (.ci/ranks.sh).
@@ -261,25 +287,11 @@ fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
                 // The launcher of MPICH 4.0 often exits with 0 if Ctrl-C reaches it as it starts, whatever its processes do.
                 let ended_well = ended_well && (has_model || kind != "INT");
                 seen[which] += usize::from(!ended_well);
-                match kind {
-                    _ if ended_well => {
-                        assert!(has_model, "the launcher reports success without a model: {what}");
-                        break;
-                    }
-                    "STOP" => {
-                        let sentences = ["answer", "return"].map(|verb| format!("did not {verb} within {TIMEOUT} s"));
-                        let is_named = sentences.iter().any(|sentence| said.contains(sentence));
-                        assert!(said.contains("error: rank ") && is_named, "{what}");
-                    }
-                    // Until the ranks are announced it may be the MPI library that writes, and fails in its own words.
-                    "full disk" if !said.contains("ranks on") => {
-                        assert!(said.contains("File too large") || said.contains("nit_thread"), "{what}");
-                    }
-                    "full disk" => {
-                        assert!(said.contains("error: ") && said.contains("File too large"), "{what}");
-                    }
-                    _ => {}
+                if ended_well {
+                    assert!(has_model, "the launcher reports success without a model: {what}");
+                    break;
                 }
+                assert_explained(kind, &said, &what);
             }
             assert_same_run(&world.path("whole"), &world.path(&run), &format!("{run} under {}", launcher.command));
         }

@@ -117,6 +117,8 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     if hopper.is_some() { on_any_runner(case, runner, check) } else { on_runner(case, runner, check) }
 }
 
+const GRADIENTS: [&str; 3] = ["dq", "dk", "dv"];
+
 fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
     let mut spec = Attention::new(a, d);
@@ -163,8 +165,7 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
         On::Gpu(gpu) => simulation.backward(gpu, (&out, &lse), &dout, [dq, dk, dv])?,
     }
     d_qkv.iter().try_fold((), |(), gradient| gradient.intact()).and(scratch.intact())?;
-    let names = ["dq", "dk", "dv"];
-    if on.records(|| names.iter().zip(&d_qkv).map(|(name, gradient)| Output::new(name, gradient)).collect()) {
+    if on.records(|| GRADIENTS.iter().zip(&d_qkv).map(|(name, gradient)| Output::new(name, gradient)).collect()) {
         return Ok(0.0);
     }
     on.compared(|| {
@@ -174,11 +175,8 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
         let naive =
             reference::backward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld, saved, &widen(&dout), as_operand::<X>);
         let exact = reference::backward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld, None, &widen(&dout), |x| x);
-        let mut worst = 0.0f64;
-        for (i, name) in names.into_iter().enumerate() {
-            worst = worst.max(within(name, &d_qkv[i], &store::<X>(&naive[i]), &exact[i])?);
-        }
-        Ok(worst)
+        let mut errors = (0..3).map(|i| within(GRADIENTS[i], &d_qkv[i], &store::<X>(&naive[i]), &exact[i]));
+        errors.try_fold(0.0, |worst, error| Ok(error?.max(worst)))
     })
 }
 
@@ -214,7 +212,7 @@ fn check_f16(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     let naive = reference::backward(&spec, &cu_seqlens, &plain, &plain[h..], &plain[2 * h..], ld, saved, &p, |x| x);
     let exact = reference::backward(&spec, &cu_seqlens, &exact, &exact[h..], &exact[2 * h..], ld, None, &w, |x| x);
     let mut worst = 0.0f64;
-    for (i, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+    for (i, name) in GRADIENTS.into_iter().enumerate() {
         worst = worst.max(gpu.compared(|| within(name, &single(&gradients[i]), &round(&naive[i]), &exact[i]))?);
     }
     Ok(worst)

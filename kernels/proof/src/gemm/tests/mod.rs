@@ -1,6 +1,7 @@
 //! Checks of every instruction set x form x epilogue x size against f64, and of the module's other guarantees.
 
 mod accuracy;
+mod feed_forward;
 mod machine_code;
 mod precision;
 
