@@ -18,7 +18,7 @@ from circles import end_of_attribute, end_of_item, tokens
 
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 # Lines of product and of tests, public items, tracked files.
-LIMITS = {"product": 81_400, "tests": 29_650, "public items": 1_535, "files": 1_400}
+LIMITS = {"product": 81_260, "tests": 29_710, "public items": 1_535, "files": 1_400}
 # Functions that may be longer.
 LONG = {
     # Tables.

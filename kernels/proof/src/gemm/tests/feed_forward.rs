@@ -1,17 +1,12 @@
 //! The feed-forward part of a layer, computed in blocks of rows.
 
+use crate::check::uniform;
 use half::bf16;
 use kernels::Cpu;
 use kernels::activation::Activation;
 use kernels::gemm::{Epilogue, FeedForward, Gemm, Layout, PackedB, Precision, feed_forward, gemm_packed};
-use kernels::num::philox::Stream;
 use kernels::simd::Isa;
 use kernels::tiles::Tiles;
-
-fn random(count: usize, stream: u64) -> Vec<bf16> {
-    let mut stream = Stream::new(7, [stream as u32, 0, 0]);
-    (0..count).map(|_| bf16::from_f32(stream.next_f32() - 0.5)).collect()
-}
 
 #[test]
 fn blocks_of_rows_give_the_bits_of_two_products() {
@@ -19,11 +14,11 @@ fn blocks_of_rows_give_the_bits_of_two_products() {
     let isa = Isa::choose().unwrap();
     for (tiles, threads) in Tiles::testable(isa).into_iter().flat_map(|tiles| [(tiles.kind(), 1), (tiles.kind(), 3)]) {
         let cpu = Cpu::new(isa, threads).unwrap().with_tiles(tiles).unwrap();
-        let (x, residual) = (random(m * h, 1), random(m * h, 2));
-        let biases = [random(n, 3), random(h, 4)].map(|bias| bias.iter().map(|b| b.to_f32()).collect::<Vec<_>>());
+        let [x, residual] = [1, 2].map(|seed| uniform::<bf16>(seed, m * h, 0.5));
+        let biases = [(n, 3), (h, 4)].map(|(len, seed)| uniform::<f32>(seed, len, 0.5));
         let [w1, w2] = [(h, n, 5), (n, h, 6)].map(|(k, n, seed)| {
             let mut packed = PackedB::with_precision(isa, Precision::Bf16, k, n);
-            packed.pack(&cpu, Layout::Transposed, k, &random(k * n, seed));
+            packed.pack(&cpu, Layout::Transposed, k, &uniform::<bf16>(seed, k * n, 0.5));
             packed
         });
         let run = |block: Option<usize>, has_pre: bool, has_residual: bool| {
