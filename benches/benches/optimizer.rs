@@ -65,10 +65,23 @@ fn optimizers(c: &mut Criterion, cpu: &Cpu) {
     let (hyper, step) = (AdamConfig::default(), Step { number: 1, learning_rate: 1e-4, gradient_scale: 0.9 });
     let (case, resident) = (format!("f32-P{PARAMETERS}"), 16 * PARAMETERS);
     measure(c, cpu, "optimizer.lamb", &case, (resident, 40 * PARAMETERS), || {
-        optimizer::lamb(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
+        optimizer::lamb(
+            cpu,
+            &hyper,
+            &step,
+            &segments,
+            optimizer::Buffers { params: &mut w, grads: &grads, m: &mut m, v: &mut v },
+            &mut scratch,
+        );
     });
     measure(c, cpu, "optimizer.adamw", &case, (resident, 28 * PARAMETERS), || {
-        optimizer::adamw(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v);
+        optimizer::adamw(
+            cpu,
+            &hyper,
+            &step,
+            &segments,
+            optimizer::Buffers { params: &mut w, grads: &grads, m: &mut m, v: &mut v },
+        );
     });
 }
 

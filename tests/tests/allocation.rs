@@ -67,7 +67,7 @@ fn measure(world: &World, folder: &Path, threads: usize, variant: &str, kept: &m
     let mut measured = Measure::default();
     let (before, _) = live_and_peak();
     reset_peak();
-    let outcome = pretrain(&recipe, &sources, folder, StartMode::New, device, &stop, &mut measured).unwrap();
+    let outcome = pretrain(&recipe, &sources, (folder, StartMode::New), device, &stop, &mut measured).unwrap();
     assert!(matches!(outcome, Outcome::Finished(_)), "{variant:?}: {outcome:?}");
     (measured, before)
 }

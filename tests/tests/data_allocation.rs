@@ -36,7 +36,7 @@ fn filling_a_warm_batch_makes_no_large_allocation() {
         Ok(())
     };
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
-    build_with(vec![source], &folder, &corpus, &split, &vocabulary, || encode, &Communicator::default()).unwrap();
+    build_with(vec![source], &folder, (&corpus, &split), &vocabulary, || encode, &Communicator::default()).unwrap();
     let dataset = Dataset::open(&folder, &vocabulary).unwrap();
 
     for (objective, lone_sentence) in [

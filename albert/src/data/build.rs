@@ -66,7 +66,7 @@ pub fn build(
         let mut encoder = Encoder::new(tokenizer);
         move |text: &str, ids: &mut Vec<u32>| encoder.encode_into(text, ids)
     };
-    build_with(sources, out, corpus, split, &vocabulary, new_encoder, communicator)
+    build_with(sources, out, (corpus, split), &vocabulary, new_encoder, communicator)
 }
 
 /// [`build`] with any encoder: each thread takes one from `new_encoder`. An encoder appends the ids of one sentence, without
@@ -77,8 +77,7 @@ pub fn build(
 pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send>(
     sources: Vec<Source>,
     out: &Path,
-    corpus: &CorpusSettings,
-    split: &SplitSettings,
+    (corpus, split): (&CorpusSettings, &SplitSettings),
     vocabulary: &Vocabulary,
     new_encoder: impl Fn() -> E + Sync,
     communicator: &Communicator,

@@ -38,7 +38,7 @@ fn build_on(
     corpus: &CorpusSettings,
     split: &SplitSettings,
 ) -> Result<Index, DataError> {
-    build_with(texts.to_vec(), out, corpus, split, &vocabulary(200), || encode, communicator)
+    build_with(texts.to_vec(), out, (corpus, split), &vocabulary(200), || encode, communicator)
 }
 
 /// Asserts that ranks build the files of one process from `texts`, or fail as it does.
@@ -233,7 +233,7 @@ fn a_rank_that_ends_in_the_middle_is_named_and_earlier_data_stays() {
                 }
             };
             let (texts, out) = (texts.clone(), folder.path());
-            let work = || build_with(texts, out, &corpus, &split, &vocabulary, new_encoder, communicator);
+            let work = || build_with(texts, out, (&corpus, &split), &vocabulary, new_encoder, communicator);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|_| communicator.abort())
         });
         for (rank, found) in found.into_iter().enumerate() {

@@ -69,7 +69,7 @@ pub(super) fn try_build(
     split: &SplitSettings,
     vocabulary: &Vocabulary,
 ) -> Result<Index, DataError> {
-    build_with(sources(texts), folder, corpus, split, vocabulary, || encode, &Communicator::default())
+    build_with(sources(texts), folder, (corpus, split), vocabulary, || encode, &Communicator::default())
 }
 
 /// Builds `texts` in `folder` with default settings.

@@ -477,14 +477,14 @@ impl<'a, 'w> Pass<'a, 'w> {
         };
         let rows = tape.input([length], &vec![from; length])?;
         let end = head.end_logits(tape, &x, &rows, &mask)?;
-        let answer = head.answer_logits(tape, &x, &start, &self.cu_seqlens, &self.inputs.first_tokens, None)?;
+        let answer = head.answer_logits(tape, [&x, &start, &self.inputs.first_tokens], &self.cu_seqlens, None)?;
         self.keep_tokens("start_logits", None, &start)?;
         self.keep_tokens("end_logits", None, &end)?;
         self.keep("answer_logit", vec![], &answer)?;
         let (Some([first, last]), Some(flag)) = (span, self.example.is_impossible) else { return Ok(None) };
         let flag = tape.input([1], &[flag])?;
         let sequences = Sequences::new(tape, &self.cu_seqlens)?;
-        Ok(Some(head.loss(tape, &[start, end], &answer, &sequences, [&first, &last, &flag], 1.0)?))
+        Ok(Some(head.loss(tape, (&[start, end], &answer), &sequences, [&first, &last, &flag], 1.0)?))
     }
 }
 

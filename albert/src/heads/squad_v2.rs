@@ -89,10 +89,8 @@ impl SquadV2Head {
     pub fn answer_logits(
         &self,
         tape: &Tape<'_>,
-        x: &Var,
-        start_logits: &Var,
+        [x, start_logits, first_tokens]: [&Var; 3],
         offsets: &[u32],
-        first_tokens: &Var,
         dropout: Option<u64>,
     ) -> Result<Var, EngineError> {
         // A row for each sequence, in which the tokens of the others are hidden: the operations are then as many for any
@@ -123,8 +121,7 @@ impl SquadV2Head {
     pub fn loss(
         &self,
         tape: &Tape<'_>,
-        logits: &[Var; 2],
-        answer: &Var,
+        (logits, answer): (&[Var; 2], &Var),
         sequences: &Sequences,
         [starts, ends, is_impossible]: [&Var; 3],
         denominator: f32,

@@ -21,15 +21,14 @@ use crate::train::{Observer, Outcome, StartMode, Trainer, Worker, run};
 pub fn pretrain(
     recipe: &PretrainRecipe,
     sources: &PretrainSources,
-    folder: &Path,
-    mode: StartMode,
+    (folder, mode): (&Path, StartMode),
     worker: impl Into<Worker>,
     stop: &AtomicBool,
     observer: &mut dyn Observer<Pretraining>,
 ) -> Result<Outcome<PretrainSummary>, PretrainError> {
     let worker = worker.into().with_timeout(&recipe.run);
     let communicator = worker.communicator.clone();
-    run(folder, mode, stop, observer, communicator, || Trainer::<Pretraining>::new(recipe, sources, worker))
+    run((folder, mode), stop, observer, communicator, || Trainer::<Pretraining>::new(recipe, sources, worker))
 }
 
 /// Accuracy of the sentence head of the model in `folder`, pre-trained with `recipe`, on pairs of `objective` from the

@@ -75,8 +75,7 @@ pub enum Outcome<S> {
 /// Recipe, data and folder do not match, a resumed run has other settings, or a file cannot be written. Earlier
 /// checkpoints are kept.
 pub fn run<O: RunObjective>(
-    folder: &Path,
-    mode: StartMode,
+    (folder, mode): (&Path, StartMode),
     stop: &AtomicBool,
     observer: &mut dyn Observer<O>,
     communicator: Communicator,

@@ -64,7 +64,7 @@ pub fn train(model: &Path, data: &Path, run: &Path, settings: &[&str]) -> Result
     let sources = FinetuneSources { task: &task, train: &loaded.train, dev: loaded.dev.as_ref() };
 
     let stop = AtomicBool::new(false); // a signal handler may set it
-    match finetune::finetune(&recipe, &sources, run, StartMode::New, Device::cpu()?, &stop, &mut Print)? {
+    match finetune::finetune(&recipe, &sources, (run, StartMode::New), Device::cpu()?, &stop, &mut Print)? {
         Outcome::Finished(summary) => Ok(summary.best.ok_or("no dev set")?.main()),
         outcome => Err(format!("the run has not finished: {outcome:?}").into()),
     }

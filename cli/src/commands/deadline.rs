@@ -59,7 +59,7 @@ pub(crate) fn fitting(
     let mut short = recipe.clone();
     (short.evaluation.interval, short.run.checkpoint_interval) = (0, Some(0));
     let outcome =
-        pretrain::pretrain(&short, sources, folder.path(), StartMode::New, worker.clone(), &enough, &mut planner)?;
+        pretrain::pretrain(&short, sources, (folder.path(), StartMode::New), worker.clone(), &enough, &mut planner)?;
     if let Outcome::Diverged { problem, step, .. } = outcome {
         bail!("step {step}: {problem}");
     }

@@ -200,7 +200,7 @@ fn dry_run(
     // Longer than any run: nothing is evaluated.
     (short.evaluation.interval, short.run.checkpoint_interval) = (1 << 41, None);
     short.compute = with_precision(&recipe.compute, &worker.device, folder.path());
-    let outcome = finetune::finetune(&short, sources, folder.path(), StartMode::New, worker, &enough, &mut planner)?;
+    let outcome = finetune::finetune(&short, sources, (folder.path(), StartMode::New), worker, &enough, &mut planner)?;
     if let Outcome::Diverged { problem, step, .. } = outcome {
         bail!("step {step}: {problem}");
     }
@@ -298,7 +298,7 @@ pub(super) fn train_once(
 ) -> Result<Outcome<FinetuneSummary>> {
     let compute = with_precision(&recipe.compute, &worker.device, folder);
     let recipe = &FinetuneRecipe { compute, ..recipe.clone() };
-    let outcome = finetune::finetune(recipe, sources, folder, mode, worker, stop, watch);
+    let outcome = finetune::finetune(recipe, sources, (folder, mode), worker, stop, watch);
     watch.progress.finish();
     outcome.map_err(|error| match error {
         FinetuneError::Engine(EngineError::Memory { .. }) => {

@@ -177,7 +177,7 @@ fn dry_run(arguments: &Arguments, recipe: &PretrainRecipe, worker: Worker, stop:
     }
     let mut planner = Planner::new(plan::DRY_RUN, batch.sequences_per_step, Arc::clone(stop));
     let enough = Arc::clone(&planner.enough);
-    let outcome = pretrain::pretrain(&short, &sources, folder.path(), StartMode::New, worker, &enough, &mut planner)?;
+    let outcome = pretrain::pretrain(&short, &sources, (folder.path(), StartMode::New), worker, &enough, &mut planner)?;
     if let Outcome::Diverged { problem, step, .. } = outcome {
         bail!("step {step}: {problem}");
     }
@@ -290,7 +290,7 @@ pub(crate) fn train(
     let mut recipe = recipe.clone();
     recipe.compute = with_precision(&recipe.compute, &worker.device, folder);
     let mut watch = Watch { deadline, ..Watch::new(worker.device.peak(), profile) };
-    let outcome = pretrain::pretrain(&recipe, &sources, folder, mode, worker, stop, &mut watch);
+    let outcome = pretrain::pretrain(&recipe, &sources, (folder, mode), worker, stop, &mut watch);
     watch.progress.finish();
     if let Some(before) = watch.before.filter(|before| *before != watch.steps) {
         tell!(

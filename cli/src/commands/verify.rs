@@ -275,7 +275,7 @@ fn pretrained(data: &Path, tokenizer: &Tokenizer, dtype: &str, run: &Path, cpu: 
     let recipe = PretrainRecipe::from_toml(RECIPE, &[Setting::new("compute.precision", dtype)?])?;
     let sources = PretrainSources::open(data, tokenizer)?;
     let (mut losses, stop) = (Losses::default(), AtomicBool::new(false));
-    pretrain(&recipe, &sources, run, StartMode::New, Device::Cpu(cpu.clone()), &stop, &mut losses)?;
+    pretrain(&recipe, &sources, (run, StartMode::New), Device::Cpu(cpu.clone()), &stop, &mut losses)?;
     let outputs = vec![Output::of_f64(LOSS, &losses.steps), Output::of_f64("held-out", &losses.held_out)];
     Ok([outputs, tensors(run)?].concat())
 }
@@ -312,7 +312,7 @@ fn finetuned(model: &Path, text: &str, folder: &Path, cpu: &Cpu) -> Result<Vec<O
     let sources = FinetuneSources { task: &task, train: &loaded.train, dev: loaded.dev.as_ref() };
     let (mut losses, stop, run) = (Losses::default(), AtomicBool::new(false), folder.join("run"));
     let device = Device::Cpu(cpu.clone());
-    finetune::finetune(&recipe, &sources, &run, StartMode::New, device, &stop, &mut losses)?;
+    finetune::finetune(&recipe, &sources, (&run, StartMode::New), device, &stop, &mut losses)?;
     Ok([vec![Output::of_f64(LOSS, &losses.steps)], tensors(&run)?].concat())
 }
 

@@ -118,7 +118,7 @@ fn combined(
         Device::Cpu(cpu) => {
             floats!(dtype, X => {
                 let (a, b, y) = (a.slice::<X>(), b.slice::<X>(), y.slice_mut::<X>());
-                elementwise::binary(cpu, operation, broadcast, cols, a, b, y);
+                elementwise::binary(cpu, operation, broadcast, cols, [a, b], y);
             });
             Ok(())
         }

@@ -173,7 +173,7 @@ pub(super) fn forward(
             floats!(qkv.dtype(), X => {
                 let [q, k, v] = split(qkv.slice::<X>(), h);
                 let (out, lse) = (out.slice_mut::<X>(), lse.slice_mut());
-                attention::forward(cpu, spec, sequences.ragged(), q, k, v, 3 * h, out, lse);
+                attention::forward(cpu, spec, attention::Operands { sequences: sequences.ragged(), q, k, v, ld: 3 * h }, out, lse);
             });
             Ok(())
         }
@@ -350,7 +350,7 @@ pub(super) fn backward(
                 let gradients = Gradients::fused(dqkv.slice_mut::<X>(), h, 3 * h);
                 let (out, lse, dout) = (out.slice::<X>(), lse.slice(), dout.slice::<X>());
                 let batch = sequences.ragged();
-                attention::backward(cpu, spec, batch, q, k, v, 3 * h, out, lse, dout, gradients, scratch.slice_mut());
+                attention::backward(cpu, spec, attention::Operands { sequences: batch, q, k, v, ld: 3 * h }, attention::Upstream { out, lse, dout }, gradients, scratch.slice_mut());
             });
             Ok(())
         }

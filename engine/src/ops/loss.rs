@@ -96,10 +96,7 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
     let cost = Cost { flops: 20 * logits.value().len() as u64, bytes: (logits.value().len() * dtype.bytes()) as u64 };
     tape.launch_on("cross_entropy", cost, |device| match device {
         Device::Cpu(cpu) => {
-            floats!(dtype, X => kernel::rows_forward(
-                cpu, classes, logits.value().slice::<X>(), labels.value().slice(), losses.slice_mut(),
-                norms.slice_mut(), predictions.slice_mut(),
-            ));
+            floats!(dtype, X => kernel::rows_forward(cpu, classes, logits.value().slice::<X>(), labels.value().slice(), kernel::Losses { losses: losses.slice_mut(), norms: norms.slice_mut(), predictions: predictions.slice_mut() }));
             Ok(())
         }
         Device::Cuda(gpu) => {
@@ -138,10 +135,7 @@ impl Op for CrossEntropy {
             factors(&dy, denominator, device, &mut dlosses)?;
             match device {
                 Device::Cpu(cpu) => {
-                    floats!(logits.dtype(), X => kernel::rows_backward(
-                        cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), norms.slice(), dlosses.slice(),
-                        dx.slice_mut::<X>(),
-                    ));
+                    floats!(logits.dtype(), X => kernel::rows_backward(cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), kernel::Upstream { norms: norms.slice(), dlosses: dlosses.slice() }, dx.slice_mut::<X>()));
                     Ok(())
                 }
                 Device::Cuda(gpu) => {
@@ -199,7 +193,7 @@ pub fn projected_cross_entropy(
                 };
                 let (losses, norms, predictions) = (losses.slice_mut(), norms.slice_mut(), predictions.slice_mut());
                 let kept = kept.as_mut().map(Tensor::slice_mut);
-                kernel::forward(cpu, &projection, losses, norms, predictions, kept, scratch.slice_mut());
+                kernel::forward(cpu, &projection, kernel::Losses { losses, norms, predictions }, kept, scratch.slice_mut());
             });
             Ok(())
         }
@@ -275,7 +269,7 @@ impl Op for Projected {
                         let (dhidden, scratch) = (dhidden.slice_mut::<X>(), scratch.slice_mut());
                         let kept = kept.as_ref().expect("a recording forward pass on a processor kept them").slice();
                         let (norms, dlosses) = (norms.slice(), dlosses.slice());
-                        kernel::backward(cpu, &projection, norms, kept, dlosses, dhidden, dweight, dbias, scratch);
+                        kernel::backward(cpu, &projection, kernel::Upstream { norms, dlosses }, kept, kernel::TableGradients { dhidden, dweight, dbias }, scratch);
                     });
                     Ok(())
                 }

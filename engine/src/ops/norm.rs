@@ -68,7 +68,7 @@ impl LayerNorm {
                 floats!(x.dtype(), X => {
                     let (residual, sum) = (residual.map(|r| r.slice::<X>()), sum.map(|s| s.slice_mut::<X>()));
                     let (y, stats) = (y.slice_mut::<X>(), stats.slice_mut());
-                    layernorm::forward(cpu, &spec, x.slice::<X>(), residual, gain, bias, sum, y, stats);
+                    layernorm::forward(cpu, &spec, layernorm::Forward { x: x.slice::<X>(), residual, gain, bias, s: sum, y, stats });
                 });
                 Ok(())
             }
@@ -123,7 +123,7 @@ impl LayerNorm {
                 floats!(s.dtype(), X => {
                     let (s, dy, ds) = (s.slice::<X>(), dy.slice::<X>(), ds.slice_mut::<X>());
                     let scratch = scratch.slice_mut();
-                    layernorm::backward(cpu, &spec, s, stats.slice(), gain, dy, ds, dgain, dbias, scratch);
+                    layernorm::backward(cpu, &spec, layernorm::Backward { s, stats: stats.slice(), gain, dy, ds, dgain, dbias }, scratch);
                 });
                 Ok(())
             }

@@ -101,7 +101,7 @@ pub fn mean_squared_error(tape: &Tape<'_>, x: &Var, target: &Var) -> Result<Var>
         Device::Cpu(cpu) => {
             floats!(dtype, X => {
                 let difference = difference.slice_mut::<X>();
-                elementwise::binary(cpu, Binary::Sub, Broadcast::Full, 1, a.slice::<X>(), b.slice::<X>(), difference);
+                elementwise::binary(cpu, Binary::Sub, Broadcast::Full, 1, [a.slice::<X>(), b.slice::<X>()], difference);
                 let sum = kernels::reduce::sum_of_squares(cpu, difference);
                 y.slice_mut::<f32>()[0] = (sum / difference.len() as f64) as f32;
             });

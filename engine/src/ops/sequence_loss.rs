@@ -55,10 +55,7 @@ pub fn sequence_cross_entropy(
     let mut predictions = tape.alloc([count], DType::U32)?;
     tape.launch_on(NAME, moved(dtype.bytes() * logits_value.len()), |device| match device {
         Device::Cpu(cpu) => {
-            floats!(dtype, X => kernel::sequences_forward(
-                cpu, offsets.slice(), logits_value.slice::<X>(), labels.slice(), losses.slice_mut(),
-                norms.slice_mut(), predictions.slice_mut(),
-            ));
+            floats!(dtype, X => kernel::sequences_forward(cpu, offsets.slice(), logits_value.slice::<X>(), labels.slice(), kernel::Losses { losses: losses.slice_mut(), norms: norms.slice_mut(), predictions: predictions.slice_mut() }));
             Ok(())
         }
         Device::Cuda(gpu) => {
@@ -100,10 +97,7 @@ impl Op for SequenceCrossEntropy {
             factors(&dy, denominator, device, &mut dlosses)?;
             match device {
                 Device::Cpu(cpu) => {
-                    floats!(dtype, X => kernel::sequences_backward(
-                        cpu, offsets.slice(), logits.slice::<X>(), labels.slice(), norms.slice(), dlosses.slice(),
-                        dlogits.slice_mut::<X>(),
-                    ));
+                    floats!(dtype, X => kernel::sequences_backward(cpu, offsets.slice(), logits.slice::<X>(), labels.slice(), kernel::Upstream { norms: norms.slice(), dlosses: dlosses.slice() }, dlogits.slice_mut::<X>()));
                     Ok(())
                 }
                 Device::Cuda(gpu) => {

@@ -193,10 +193,21 @@ impl Optimizer {
         let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale: 1.0 };
         let (m, v, segments) = (self.m.slice_mut(), self.v.slice_mut(), &self.segments);
         match self.kind {
-            OptimizerKind::Lamb => {
-                kernel::lamb(cpu, &self.adam, &step, segments, values, gradients, m, v, &mut self.scratch)
-            }
-            OptimizerKind::AdamW => kernel::adamw(cpu, &self.adam, &step, segments, values, gradients, m, v),
+            OptimizerKind::Lamb => kernel::lamb(
+                cpu,
+                &self.adam,
+                &step,
+                segments,
+                kernel::Buffers { params: values, grads: gradients, m, v },
+                &mut self.scratch,
+            ),
+            OptimizerKind::AdamW => kernel::adamw(
+                cpu,
+                &self.adam,
+                &step,
+                segments,
+                kernel::Buffers { params: values, grads: gradients, m, v },
+            ),
         }
         Ok(())
     }

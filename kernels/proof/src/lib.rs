@@ -13,6 +13,7 @@ pub mod cross_entropy;
 pub mod dropout;
 pub mod elementwise;
 pub mod embedding;
+mod entry;
 pub mod gemm;
 pub mod int8;
 pub mod layernorm;

@@ -186,8 +186,7 @@ impl Entry {
         storage: Storage,
         at: Address<Global>,
         count: u32,
-        first: Reg<U32>,
-        end: Reg<U32>,
+        [first, end]: [Reg<U32>; 2],
         read: Read,
     ) -> Vec<Reg<F32>> {
         let number = |i: u32| {

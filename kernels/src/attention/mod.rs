@@ -148,6 +148,33 @@ impl Ragged<'_> {
     }
 }
 
+/// Operands of a pass. Row t of `q`, `k` and `v` starts at `t * ld` and is H wide: three slices of one [T, 3H] buffer, or
+/// three buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a, X> {
+    /// Sequences of the batch.
+    pub sequences: Ragged<'a>,
+    /// Queries.
+    pub q: &'a [X],
+    /// Keys.
+    pub k: &'a [X],
+    /// Values.
+    pub v: &'a [X],
+    /// Elements between the starts of two rows.
+    pub ld: usize,
+}
+
+/// What a backward pass continues from.
+#[derive(Clone, Copy, Debug)]
+pub struct Upstream<'a, X> {
+    /// Result of [`forward`], [T, H].
+    pub out: &'a [X],
+    /// Its logarithms, [T, A].
+    pub lse: &'a [f32],
+    /// Gradient of `out`, [T, H].
+    pub dout: &'a [X],
+}
+
 /// Outputs dq, dk and dv of backward: [T, H] each, rows `ld` apart.
 #[derive(Debug)]
 pub struct Gradients<'a, X> {
@@ -179,23 +206,17 @@ impl<'a, X: Element> Gradients<'a, X> {
 
 /// out = softmax(scale · q kᵀ) v for each sequence and head, and the log of the sum of exponentials.
 ///
-/// `q`, `k`, `v`: row t starts at `t * ld` and is H wide (three slices of one [T, 3H] buffer, or three buffers).
-/// `sequences`: empty ones are allowed. `out` [T, H]; `lse` [T, A], natural logarithm.
+/// Empty sequences are allowed. `out` [T, H]; `lse` [T, A], natural logarithm.
 ///
 /// # Panics
 /// If the lengths do not match.
-pub fn forward<'s, X: Element>(
+pub fn forward<X: Element>(
     cpu: &Cpu,
     spec: &Attention,
-    sequences: impl Into<Ragged<'s>>,
-    q: &[X],
-    k: &[X],
-    v: &[X],
-    ld: usize,
+    Operands { sequences, q, k, v, ld }: Operands<'_, X>,
     out: &mut [X],
     lse: &mut [f32],
 ) {
-    let sequences = sequences.into();
     let tokens = spec.tokens(sequences);
     for (name, values) in [("q", q), ("k", k), ("v", v)] {
         spec.assert_rows(name, values.len(), tokens, ld);
@@ -213,26 +234,18 @@ pub fn backward_scratch_len(spec: &Attention, tokens: usize, longest: usize) -> 
 
 /// Gradients of q, k and v from the gradient of `out`.
 ///
-/// `q`, `k`, `v`, `ld`, `sequences` and `spec` as in [`forward`], which computed `out` and `lse`; `dout` [T, H].
-/// `gradients` are overwritten. `scratch` holds at least [`backward_scratch_len`] floats of any value.
+/// `spec` and operands as in [`forward`]. `gradients` are overwritten. `scratch` holds at least [`backward_scratch_len`] floats of any value.
 ///
 /// # Panics
 /// If the lengths do not match.
-pub fn backward<'s, X: Element>(
+pub fn backward<X: Element>(
     cpu: &Cpu,
     spec: &Attention,
-    sequences: impl Into<Ragged<'s>>,
-    q: &[X],
-    k: &[X],
-    v: &[X],
-    ld: usize,
-    out: &[X],
-    lse: &[f32],
-    dout: &[X],
+    Operands { sequences, q, k, v, ld }: Operands<'_, X>,
+    Upstream { out, lse, dout }: Upstream<'_, X>,
     gradients: Gradients<'_, X>,
     scratch: &mut [f32],
 ) {
-    let sequences = sequences.into();
     let tokens = spec.tokens(sequences);
     for (name, values) in [("q", q), ("k", k), ("v", v)] {
         spec.assert_rows(name, values.len(), tokens, ld);

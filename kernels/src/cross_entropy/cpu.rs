@@ -19,8 +19,28 @@ pub(super) const NORM: usize = 2;
 /// Initial state of a row.
 const UNSEEN: [f32; STATE] = [f32::NEG_INFINITY, 0.0, 0.0];
 
+/// Results of forward passes, for each of M rows.
+#[derive(Debug)]
+pub struct Losses<'a> {
+    /// Losses `[M]`.
+    pub losses: &'a mut [f32],
+    /// Normalizers [M, 2] (see the module).
+    pub norms: &'a mut [f32],
+    /// Classes of the greatest logits `[M]`.
+    pub predictions: &'a mut [u32],
+}
+
+/// What a backward pass continues from.
+#[derive(Clone, Copy, Debug)]
+pub struct Upstream<'a> {
+    /// Normalizers of the forward pass, [M, 2].
+    pub norms: &'a [f32],
+    /// Gradients of the losses `[M]`.
+    pub dlosses: &'a [f32],
+}
+
 compiled_here! {
-    /// Computes losses, normalizers [M, 2] (see the module) and predictions of `logits` [M, classes] and `labels` `[M]`.
+    /// Computes the results of `logits` [M, classes] and `labels` `[M]`.
     ///
     /// # Panics
     /// If lengths do not match, or a label is neither below `classes` nor [`IGNORED`].
@@ -29,9 +49,7 @@ compiled_here! {
         classes: usize,
         logits: &[X],
         labels: &[u32],
-        losses: &mut [f32],
-        norms: &mut [f32],
-        predictions: &mut [u32],
+        results: Losses<'_>,
     ) = rows_forward_body;
 }
 
@@ -40,9 +58,7 @@ fn rows_forward_body<X: Element>(
     classes: usize,
     logits: &[X],
     labels: &[u32],
-    losses: &mut [f32],
-    norms: &mut [f32],
-    predictions: &mut [u32],
+    Losses { losses, norms, predictions }: Losses<'_>,
 ) {
     let rows = labels.len();
     check_labels(labels, classes);
@@ -64,7 +80,7 @@ fn rows_forward_body<X: Element>(
 }
 
 compiled_here! {
-    /// Computes the logits' gradient [M, classes] from forward's normalizers [M, 2] and the gradient of each loss `[M]`.
+    /// Computes the logits' gradient [M, classes].
     ///
     /// # Panics
     /// If lengths do not match, or a label is neither below `classes` nor [`IGNORED`].
@@ -73,8 +89,7 @@ compiled_here! {
         classes: usize,
         logits: &[X],
         labels: &[u32],
-        norms: &[f32],
-        dlosses: &[f32],
+        upstream: Upstream<'_>,
         dlogits: &mut [X],
     ) = rows_backward_body;
 }
@@ -84,8 +99,7 @@ fn rows_backward_body<X: Element>(
     classes: usize,
     logits: &[X],
     labels: &[u32],
-    norms: &[f32],
-    dlosses: &[f32],
+    upstream @ Upstream { norms, dlosses }: Upstream<'_>,
     dlogits: &mut [X],
 ) {
     let rows = labels.len();
@@ -96,7 +110,7 @@ fn rows_backward_body<X: Element>(
         norms.len() == area(NORM, rows) && dlosses.len() == rows,
         "cross_entropy: norms or dlosses are not of {rows} rows"
     );
-    differentiate(cpu, classes, 0, logits, labels, norms, dlosses, dlogits);
+    differentiate(cpu, classes, 0, logits, labels, upstream, dlogits);
 }
 
 /// [`rows_forward`] for rows of different lengths: sequence b has `logits` `[T]` from `offsets`\[b\] to `offsets`\[b + 1\].
@@ -108,16 +122,20 @@ pub fn sequences_forward<X: Element>(
     offsets: &[u32],
     logits: &[X],
     labels: &[u32],
-    losses: &mut [f32],
-    norms: &mut [f32],
-    predictions: &mut [u32],
+    Losses { losses, norms, predictions }: Losses<'_>,
 ) {
     let count = labels.len();
     assert!(losses.len() == count && predictions.len() == count, "cross_entropy: not {count} sequences");
     assert_eq!(norms.len(), area(count, NORM), "cross_entropy: norms are not [{count}, {NORM}]");
     for (b, tokens) in sequences(offsets, logits.len(), count).enumerate() {
         let (label, loss, norm) = (&labels[b..=b], &mut losses[b..=b], &mut norms[NORM * b..][..NORM]);
-        rows_forward(cpu, tokens.len(), &logits[tokens], label, loss, norm, &mut predictions[b..=b]);
+        rows_forward(
+            cpu,
+            tokens.len(),
+            &logits[tokens],
+            label,
+            Losses { losses: loss, norms: norm, predictions: &mut predictions[b..=b] },
+        );
     }
 }
 
@@ -130,8 +148,7 @@ pub fn sequences_backward<X: Element>(
     offsets: &[u32],
     logits: &[X],
     labels: &[u32],
-    norms: &[f32],
-    dlosses: &[f32],
+    Upstream { norms, dlosses }: Upstream<'_>,
     dlogits: &mut [X],
 ) {
     let count = labels.len();
@@ -141,7 +158,14 @@ pub fn sequences_backward<X: Element>(
     );
     for (b, tokens) in sequences(offsets, logits.len(), count).enumerate() {
         let (label, norm, dloss) = (&labels[b..=b], &norms[NORM * b..][..NORM], &dlosses[b..=b]);
-        rows_backward(cpu, tokens.len(), &logits[tokens.clone()], label, norm, dloss, &mut dlogits[tokens]);
+        rows_backward(
+            cpu,
+            tokens.len(),
+            &logits[tokens.clone()],
+            label,
+            Upstream { norms: norm, dlosses: dloss },
+            &mut dlogits[tokens],
+        );
     }
 }
 
@@ -198,8 +222,7 @@ pub(super) fn differentiate<X: Element>(
     first_class: usize,
     logits: &[X],
     labels: &[u32],
-    norms: &[f32],
-    dlosses: &[f32],
+    Upstream { norms, dlosses }: Upstream<'_>,
     dlogits: &mut [X],
 ) {
     let isa = cpu.isa();

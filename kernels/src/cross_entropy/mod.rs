@@ -36,8 +36,8 @@
 mod cpu;
 mod projection;
 
-pub use cpu::{rows_backward, rows_forward, sequences_backward, sequences_forward};
-pub use projection::{Projection, backward, forward, scratch_len};
+pub use cpu::{Losses, Upstream, rows_backward, rows_forward, sequences_backward, sequences_forward};
+pub use projection::{Projection, TableGradients, backward, forward, scratch_len};
 
 /// Label of a row without loss and gradient.
 pub const IGNORED: u32 = u32::MAX;

@@ -1,6 +1,6 @@
 //! Loss with its projection: chunks of logits by GEMM, kept for backward or in scratch of bounded size.
 
-use super::cpu::{NORM, STATE, check_labels, differentiate, finish, observe, reset};
+use super::cpu::{Losses, NORM, STATE, Upstream, check_labels, differentiate, finish, observe, reset};
 use crate::Element;
 use crate::elementwise::cast;
 use crate::extent::area;
@@ -103,7 +103,18 @@ fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
     [logits, of_rows, &mut rest[..parts[2]]]
 }
 
-/// Computes losses and predictions `[M]` and normalizers [M, 2]. `kept`, if [`backward`] follows, receives its M·V logits in
+/// Gradients of [`backward`].
+#[derive(Debug)]
+pub struct TableGradients<'a, X> {
+    /// Gradient of the hidden rows [M, E], written.
+    pub dhidden: &'a mut [X],
+    /// Gradient of the table [V, E], added to.
+    pub dweight: &'a mut [f32],
+    /// Gradient of the bias `[V]`, added to.
+    pub dbias: &'a mut [f32],
+}
+
+/// Computes losses, normalizers and predictions. `kept`, if [`backward`] follows, receives its M·V logits in
 /// order of chunks. `scratch` of [`scratch_len`].
 ///
 /// # Panics
@@ -111,9 +122,7 @@ fn cut(scratch: &mut [f32], parts: [usize; 3]) -> [&mut [f32]; 3] {
 pub fn forward<X: Element, W: Element>(
     cpu: &Cpu,
     projection: &Projection<'_, X, W>,
-    losses: &mut [f32],
-    norms: &mut [f32],
-    predictions: &mut [u32],
+    Losses { losses, norms, predictions }: Losses<'_>,
     mut kept: Option<&mut [f32]>,
     scratch: &mut [f32],
 ) {
@@ -143,20 +152,16 @@ pub fn forward<X: Element, W: Element>(
     }
 }
 
-/// Computes dhidden [M, E] from the losses' gradients `dlosses` `[M]`, and adds to dweight [V, E] and dbias `[V]`. `norms`
-/// [M, 2] and the logits `kept` are those of forward; `scratch` of [`scratch_len`].
+/// Computes the gradients. The logits `kept` are those of forward; `scratch` of [`scratch_len`].
 ///
 /// # Panics
 /// If lengths do not match, or a label is neither below V nor [`IGNORED`](super::IGNORED).
 pub fn backward<X: Element, W: Element>(
     cpu: &Cpu,
     projection: &Projection<'_, X, W>,
-    norms: &[f32],
+    Upstream { norms, dlosses }: Upstream<'_>,
     kept: &[f32],
-    dlosses: &[f32],
-    dhidden: &mut [X],
-    dweight: &mut [f32],
-    dbias: &mut [f32],
+    TableGradients { dhidden, dweight, dbias }: TableGradients<'_, X>,
     scratch: &mut [f32],
 ) {
     let (rows, classes) = projection.shape();
@@ -179,7 +184,7 @@ pub fn backward<X: Element, W: Element>(
         for classes in Span::all(classes, CHUNK_CLASSES) {
             let dz = &mut logits[..rows.len * classes.len];
             let z = &kept[place_of(&rows, &classes, vocabulary)];
-            differentiate(cpu, classes.len, classes.start, z, labels, norms, dlosses, dz);
+            differentiate(cpu, classes.len, classes.start, z, labels, Upstream { norms, dlosses }, dz);
             let weight = classes.of(projection.weight, width);
             let product = |spec: Gemm| spec.accumulate().with_precision(projection.precision);
             gemm(cpu, &product(Gemm::nn(rows.len, width, classes.len)), dz, weight, dh, Epilogue::NONE);

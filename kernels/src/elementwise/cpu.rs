@@ -11,7 +11,7 @@ use crate::{
 use std::ops::Range;
 
 compiled_here! {
-    /// y = a ∘ b for `a`, `y` [T, columns] and `b` of the shape that `broadcast` defines.
+    /// y = a ∘ b for operands `a`, as `y` [T, columns], and `b` of the shape that `broadcast` defines.
     ///
     /// # Panics
     /// If the lengths do not match.
@@ -20,8 +20,7 @@ compiled_here! {
         operation: Binary,
         broadcast: Broadcast,
         columns: usize,
-        a: &[X],
-        b: &[X],
+        operands: [&[X]; 2],
         y: &mut [X],
     ) = binary_body;
 }
@@ -31,8 +30,7 @@ fn binary_body<X: Element>(
     operation: Binary,
     broadcast: Broadcast,
     columns: usize,
-    a: &[X],
-    b: &[X],
+    [a, b]: [&[X]; 2],
     y: &mut [X],
 ) {
     assert_eq!(a.len(), y.len(), "{operation:?}: a and y differ in length");

@@ -11,36 +11,60 @@ use crate::{
 };
 use std::ops::Range;
 
+/// Operands of [`forward`]; the last three are written.
+#[derive(Debug)]
+pub struct Forward<'a, X> {
+    /// Input [T, H].
+    pub x: &'a [X],
+    /// Added to `x` before the norm.
+    pub residual: Option<&'a [X]>,
+    /// γ `[H]`.
+    pub gain: &'a [f32],
+    /// β `[H]`.
+    pub bias: &'a [f32],
+    /// The sum s [T, H], which backward needs; `x` without a residual.
+    pub s: Option<&'a mut [X]>,
+    /// Result [T, H].
+    pub y: &'a mut [X],
+    /// Mean and rstd of each row, [T, 2].
+    pub stats: &'a mut [f32],
+}
+
+/// Operands of [`backward`]; `ds` is written, the gradients of the parameters are added to.
+#[derive(Debug)]
+pub struct Backward<'a, X> {
+    /// The sum that was normalized, [T, H].
+    pub s: &'a [X],
+    /// Its mean and rstd, [T, 2].
+    pub stats: &'a [f32],
+    /// γ `[H]`.
+    pub gain: &'a [f32],
+    /// Gradient of the result, [T, H].
+    pub dy: &'a [X],
+    /// Gradient of the sum, [T, H].
+    pub ds: &'a mut [X],
+    /// Gradient of γ `[H]`.
+    pub dgain: &'a mut [f32],
+    /// Gradient of β `[H]`.
+    pub dbias: &'a mut [f32],
+}
+
 compiled_here! {
-    /// y of x (+ residual); `sum_out` receives s if backward needs it, `stats` [T, 2] mean and rstd.
-    ///
-    /// All matrices are [T, H], `gain` and `bias` `[H]`. Without a residual s is x, and `sum_out` a copy of it.
+    /// y of x (+ residual).
     ///
     /// # Panics
     /// If the lengths do not match `spec`.
     pub fn forward<X>(
         cpu: &Cpu,
         spec: &Spec,
-        x: &[X],
-        residual: Option<&[X]>,
-        gain: &[f32],
-        bias: &[f32],
-        sum_out: Option<&mut [X]>,
-        y: &mut [X],
-        stats: &mut [f32],
+        operands: Forward<'_, X>,
     ) = forward_body;
 }
 
 fn forward_body<X: Element>(
     cpu: &Cpu,
     spec: &Spec,
-    x: &[X],
-    residual: Option<&[X]>,
-    gain: &[f32],
-    bias: &[f32],
-    sum_out: Option<&mut [X]>,
-    y: &mut [X],
-    stats: &mut [f32],
+    Forward { x, residual, gain, bias, s: sum_out, y, stats }: Forward<'_, X>,
 ) {
     let Spec { rows, columns, eps } = *spec;
     let fits = |len: usize| len == area(rows, columns);
@@ -52,11 +76,11 @@ fn forward_body<X: Element>(
     let isa = cpu.isa();
     let outputs = (Rows::new(y, columns), Rows::optional(sum_out, columns), Rows::new(stats, 2));
     for_each_block(cpu, rows, rows_per_task(columns), outputs, |rows, (y, sum_out, stats)| {
-        isa.run(Forward { columns, eps, rows, x, residual, gain, bias, sum_out, y, stats });
+        isa.run(ForwardRows { columns, eps, rows, x, residual, gain, bias, sum_out, y, stats });
     });
 }
 
-struct Forward<'a, X> {
+struct ForwardRows<'a, X> {
     columns: usize,
     eps: f32,
     rows: Range<usize>,
@@ -69,7 +93,7 @@ struct Forward<'a, X> {
     stats: &'a mut [f32],
 }
 
-impl<X: Element> Kernel for Forward<'_, X> {
+impl<X: Element> Kernel for ForwardRows<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
@@ -195,20 +219,14 @@ pub const fn backward_scratch_len(spec: &Spec) -> usize {
 }
 
 compiled_here! {
-    /// ds [T, H] from s, its statistics and dy; adds to dgain and dbias `[H]`. `scratch` holds [`backward_scratch_len`] floats.
+    /// Gradients from s, its statistics and dy. `scratch` holds [`backward_scratch_len`] floats.
     ///
     /// # Panics
     /// If the lengths do not match `spec`.
     pub fn backward<X>(
         cpu: &Cpu,
         spec: &Spec,
-        s: &[X],
-        stats: &[f32],
-        gain: &[f32],
-        dy: &[X],
-        ds: &mut [X],
-        dgain: &mut [f32],
-        dbias: &mut [f32],
+        operands: Backward<'_, X>,
         scratch: &mut [f32],
     ) = backward_body;
 }
@@ -216,13 +234,7 @@ compiled_here! {
 fn backward_body<X: Element>(
     cpu: &Cpu,
     spec: &Spec,
-    s: &[X],
-    stats: &[f32],
-    gain: &[f32],
-    dy: &[X],
-    ds: &mut [X],
-    dgain: &mut [f32],
-    dbias: &mut [f32],
+    Backward { s, stats, gain, dy, ds, dgain, dbias }: Backward<'_, X>,
     scratch: &mut [f32],
 ) {
     let Spec { rows, columns, .. } = *spec;
@@ -245,14 +257,14 @@ fn backward_body<X: Element>(
         let rows = i.start * block..(i.end * block).min(rows);
         let of_block = rows.start * columns..rows.end * columns;
         let (s, dy) = (&s[of_block.clone()], &dy[of_block]);
-        isa.run(Backward { columns, s, stats: &stats[2 * rows.start..2 * rows.end], gain, dy, ds, dgain, dbias });
+        isa.run(BackwardRows { columns, s, stats: &stats[2 * rows.start..2 * rows.end], gain, dy, ds, dgain, dbias });
     });
     add_blocks(cpu, gains, columns, dgain);
     add_blocks(cpu, biases, columns, dbias);
 }
 
 /// Block of rows with its partial sums of dgain and dbias.
-struct Backward<'a, X> {
+struct BackwardRows<'a, X> {
     columns: usize,
     s: &'a [X],
     stats: &'a [f32],
@@ -263,7 +275,7 @@ struct Backward<'a, X> {
     dbias: &'a mut [f32],
 }
 
-impl<X: Element> Kernel for Backward<'_, X> {
+impl<X: Element> Kernel for BackwardRows<'_, X> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {

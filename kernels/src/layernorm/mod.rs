@@ -29,7 +29,7 @@
 
 mod cpu;
 
-pub use cpu::{backward, backward_scratch_len, forward};
+pub use cpu::{Backward, Forward, backward, backward_scratch_len, forward};
 
 /// Sizes and ε of a normalization.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -50,7 +50,20 @@ pub fn lamb_scratch_len(segments: &[Segment]) -> usize {
     segments.len() + 2 * all_blocks(segments)
 }
 
-/// Updates `params`, `m` and `v` by one step of LAMB with `grads`, all of one length. `scratch` of [`lamb_scratch_len`]
+/// Buffers of a step, all of one length.
+#[derive(Debug)]
+pub struct Buffers<'a> {
+    /// Parameters, updated.
+    pub params: &'a mut [f32],
+    /// Their gradients.
+    pub grads: &'a [f32],
+    /// First moments, updated.
+    pub m: &'a mut [f32],
+    /// Second moments, updated.
+    pub v: &'a mut [f32],
+}
+
+/// Updates parameters and moments by one step of LAMB. `scratch` of [`lamb_scratch_len`]
 /// starts with the trust ratios of the segments afterwards.
 ///
 /// # Panics
@@ -60,12 +73,10 @@ pub fn lamb(
     hyper: &AdamConfig,
     step: &Step,
     segments: &[Segment],
-    params: &mut [f32],
-    grads: &[f32],
-    m: &mut [f32],
-    v: &mut [f32],
+    buffers: Buffers<'_>,
     scratch: &mut [f64],
 ) {
+    let Buffers { params, grads, m, v } = buffers;
     check(segments, [params.len(), grads.len(), m.len(), v.len()]);
     let isa = cpu.isa();
     let direction = Direction::new(hyper, step);
@@ -106,20 +117,12 @@ pub fn lamb(
     });
 }
 
-/// Updates `params`, `m` and `v` by one step of AdamW: [`lamb`] with all ratios 1, in one pass.
+/// Updates parameters and moments by one step of AdamW: [`lamb`] with all ratios 1, in one pass.
 ///
 /// # Panics
 /// If lengths differ, or segments overlap, are out of order or lie outside the buffers.
-pub fn adamw(
-    cpu: &Cpu,
-    hyper: &AdamConfig,
-    step: &Step,
-    segments: &[Segment],
-    params: &mut [f32],
-    grads: &[f32],
-    m: &mut [f32],
-    v: &mut [f32],
-) {
+pub fn adamw(cpu: &Cpu, hyper: &AdamConfig, step: &Step, segments: &[Segment], buffers: Buffers<'_>) {
+    let Buffers { params, grads, m, v } = buffers;
     check(segments, [params.len(), grads.len(), m.len(), v.len()]);
     let isa = cpu.isa();
     let direction = Direction::new(hyper, step);

@@ -26,7 +26,7 @@
 
 mod cpu;
 
-pub use cpu::{adamw, lamb, lamb_scratch_len};
+pub use cpu::{Buffers, adamw, lamb, lamb_scratch_len};
 
 use std::ops::Range;
 

@@ -61,7 +61,8 @@ fn world_of(pieces: u32) -> World {
     let source = Source::Memory { name: "numbers.txt".into(), text: text().into_bytes().into() };
     let (corpus, split) = (CorpusSettings::default(), SplitSettings::default());
     let data = folder.path().join("data");
-    build_with(vec![source], &data, &corpus, &split, &vocabulary, || encode, &engine::Communicator::default()).unwrap();
+    build_with(vec![source], &data, (&corpus, &split), &vocabulary, || encode, &engine::Communicator::default())
+        .unwrap();
     let tokenizer = ["tokenizer.json", "tokenizer_config.json"].map(|name| (name, b"{}".to_vec())).to_vec();
     let dataset = Dataset::open(&data, &vocabulary).unwrap();
     World { sources: PretrainSources { dataset, vocabulary: Arc::new(vocabulary), tokenizer }, folder }
@@ -166,7 +167,7 @@ impl World {
     ) -> Result<(Outcome<PretrainSummary>, Listener<'static>), PretrainError> {
         let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
-        let outcome = pretrain(recipe, &self.sources, folder, mode, device, stop, &mut listener)?;
+        let outcome = pretrain(recipe, &self.sources, (folder, mode), device, stop, &mut listener)?;
         Ok((outcome, listener))
     }
 

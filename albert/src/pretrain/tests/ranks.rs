@@ -26,7 +26,7 @@ fn run_ranks(
                 let stop_at = stop_at.filter(|_| is_asked);
                 let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
                 let worker = Worker { device: device(threads), communicator };
-                pretrain(&recipe, &world.sources, folder, mode, worker, stop, &mut listener)
+                pretrain(&recipe, &world.sources, (folder, mode), worker, stop, &mut listener)
             })
         };
         let running: Vec<_> = ranks.map(spawn).collect();

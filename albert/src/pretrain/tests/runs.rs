@@ -158,7 +158,7 @@ fn a_change_of_the_number_of_steps_is_repeated_by_the_recipe_that_the_run_leaves
         let stop = AtomicBool::new(false);
         let stop_at = stop_at.map(|at| (&stop, at));
         let mut observer = Listener { stop: stop_at, replan: Some((6, steps)), ..Listener::default() };
-        pretrain(&recipe(&[]), &world.sources, &world.path(name), StartMode::New, device(1), &stop, &mut observer)
+        pretrain(&recipe(&[]), &world.sources, (&world.path(name), StartMode::New), device(1), &stop, &mut observer)
             .unwrap()
     };
     let left_by = |name: &str| {

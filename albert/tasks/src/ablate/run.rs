@@ -263,7 +263,7 @@ impl Runner<'_> {
         recipe.seed = seed;
         let folder = self.place(variant, seed).join(PRETRAINING);
         let (mode, device, observer) = (StartMode::Resume, self.device.clone(), watcher.pretraining());
-        let outcome = pretrain(&recipe, &self.sources, &folder, mode, device, self.stop, observer).map_err(failed)?;
+        let outcome = pretrain(&recipe, &self.sources, (&folder, mode), device, self.stop, observer).map_err(failed)?;
         let summary = match outcome {
             Outcome::Finished(summary) => summary,
             Outcome::Stopped { .. } => return Ok(RunOutcome::Stopped),
@@ -345,7 +345,7 @@ impl Runner<'_> {
         let of_model = Task::new(task.task, problem, &recipe);
         let sources = FinetuneSources { task: &of_model, train: &train, dev: dev.as_ref() };
         let folder = place.join(folder_name(&task.name));
-        finetune(&recipe, &sources, &folder, StartMode::Resume, self.device.clone(), self.stop, observer)
+        finetune(&recipe, &sources, (&folder, StartMode::Resume), self.device.clone(), self.stop, observer)
     }
 
     /// Writes both table files, with the results of other processes.

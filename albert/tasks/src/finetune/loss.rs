@@ -127,7 +127,7 @@ pub(super) fn scores(
             let start = head.start_logits(tape, &x, &mask)?;
             let end = head.end_logits(tape, &x, &rows, &mask)?;
             let none =
-                head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options.dropout)?;
+                head.answer_logits(tape, [&x, &start, &inputs.first_tokens], &batch.cu_seqlens, options.dropout)?;
             Scores::Answers { logits: [start, end], no_answer: Some(none), sequences: inputs.sequences }
         }
     })
@@ -153,7 +153,7 @@ pub(super) fn loss(
             let total = match (model.task(), no_answer) {
                 (Some(Task::SquadV2(head)), Some(none)) => {
                     let impossible = input(&batch.impossible)?;
-                    head.loss(tape, logits, none, sequences, [&starts, &ends, &impossible], denominator)?
+                    head.loss(tape, (logits, none), sequences, [&starts, &ends, &impossible], denominator)?
                 }
                 (Some(Task::Span(head)), _) => head.loss(tape, logits, sequences, [&starts, &ends], denominator)?,
                 _ => unreachable!("only span heads give answer scores"),
@@ -221,7 +221,7 @@ pub(super) fn window_scores(
     let x = model.encode(tape, &inputs, options)?; // [T, H]
     let mask = SquadV2Head::mask(tape, &batch.hidden)?;
     let start = head.start_logits(tape, &x, &mask)?;
-    let none = head.answer_logits(tape, &x, &start, &batch.cu_seqlens, &inputs.first_tokens, options.dropout)?;
+    let none = head.answer_logits(tape, [&x, &start, &inputs.first_tokens], &batch.cu_seqlens, options.dropout)?;
     // A dry run has no values; its allocation requests do not depend on them.
     let (start, none) = match tape.is_dry() {
         true => (vec![0.0; batch.tokens()], vec![0.0; batch.sequences()]),

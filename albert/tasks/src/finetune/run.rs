@@ -16,13 +16,12 @@ use super::{FinetuneError, FinetuneRecipe, FinetuneSummary};
 pub fn finetune(
     recipe: &FinetuneRecipe,
     sources: &FinetuneSources<'_>,
-    folder: &Path,
-    mode: StartMode,
+    (folder, mode): (&Path, StartMode),
     worker: impl Into<Worker>,
     stop: &AtomicBool,
     observer: &mut dyn Observer<Finetuning>,
 ) -> Result<Outcome<FinetuneSummary>, FinetuneError> {
     let worker = worker.into().with_timeout(&recipe.run);
     let communicator = worker.communicator.clone();
-    run(folder, mode, stop, observer, communicator, || Finetuning::trainer(recipe, sources, worker))
+    run((folder, mode), stop, observer, communicator, || Finetuning::trainer(recipe, sources, worker))
 }

@@ -52,7 +52,7 @@ fn run(
     let (train, dev) = (made_up(problem, 200, 1), made_up(problem, 60, 2));
     let task = task(problem);
     let sources = FinetuneSources { task: &task, train: &train, dev: Some(&dev) };
-    let outcome = finetune(recipe, &sources, folder, mode, worker, stop, &mut listener)?;
+    let outcome = finetune(recipe, &sources, (folder, mode), worker, stop, &mut listener)?;
     Ok((outcome, listener))
 }
 
@@ -234,7 +234,7 @@ fn a_head_follows_its_labels_into_another_order() {
     let sources = FinetuneSources { task: &task, train: &train, dev: Some(&dev) };
     let (stop, folder) = (AtomicBool::new(false), runs.path().join("second"));
     let mut heard = Listener::default();
-    finetune(&recipe, &sources, &folder, StartMode::New, device(1), &stop, &mut heard).unwrap();
+    finetune(&recipe, &sources, (&folder, StartMode::New), device(1), &stop, &mut heard).unwrap();
     assert!(heard.evaluations[0].figures.measured.main() > 0.95, "{:?}", heard.evaluations[0]);
 }
 
@@ -335,7 +335,7 @@ fn refuses_what_cannot_be_learnt() {
         let sources = FinetuneSources { task: &task, train, dev: None };
         let stop = AtomicBool::new(false);
         let folder = runs.path().join("run");
-        finetune(recipe, &sources, &folder, StartMode::New, device(1), &stop, &mut NoopObserver)
+        finetune(recipe, &sources, (&folder, StartMode::New), device(1), &stop, &mut NoopObserver)
             .unwrap_err()
             .to_string()
     };

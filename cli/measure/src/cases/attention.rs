@@ -11,7 +11,7 @@ use crate::{
 use half::bf16;
 use kernels::{
     Cpu,
-    attention::{Attention as Spec, Gradients, backward, backward_scratch_len, forward},
+    attention::{Attention as Spec, Gradients, Operands, Upstream, backward, backward_scratch_len, forward},
 };
 
 /// Self-attention of B sequences of S tokens.
@@ -63,7 +63,7 @@ impl Attention {
         let (mut out, mut lse) = (X::random(tokens * h, 2), vec![0f32; tokens * self.heads]);
         let ahead = move |cpu: &Cpu, qkv: &[X], out: &mut [X], lse: &mut [f32]| {
             let [q, k, v] = [0, h, 2 * h].map(|start| &qkv[start..]);
-            forward(cpu, &spec, &offsets, q, k, v, ld, out, lse);
+            forward(cpu, &spec, Operands { sequences: (&offsets).into(), q, k, v, ld }, out, lse);
         };
         if !self.backward {
             let pass = cpu.clone();
@@ -77,7 +77,14 @@ impl Attention {
         Contender::new("ours", move || {
             let [q, k, v] = [0, h, 2 * h].map(|start| &qkv[start..]);
             let gradients = Gradients::fused(&mut gradient, h, ld);
-            backward(&cpu, &spec, &offsets, q, k, v, ld, &out, &lse, &dout, gradients, &mut scratch);
+            backward(
+                &cpu,
+                &spec,
+                Operands { sequences: (&offsets).into(), q, k, v, ld },
+                Upstream { out: &out, lse: &lse, dout: &dout },
+                gradients,
+                &mut scratch,
+            );
         })
         .within_pass(&pass)
     }

@@ -17,7 +17,8 @@ use half::bf16;
 use kernels::{
     Cpu,
     activation::{self, Activation},
-    layernorm, softmax,
+    layernorm::{self, Backward, Forward},
+    softmax,
 };
 
 /// Row kernel and pass.
@@ -160,21 +161,28 @@ impl Rows {
             Kernel::LayerNormFused => {
                 let mut sum = y.clone();
                 Contender::new("ours", move || {
-                    let (residual, sum) = (Some(&other[..]), Some(&mut sum[..]));
-                    layernorm::forward(&cpu, &spec, &x, residual, &gain, &bias, sum, &mut y, &mut stats);
+                    let (residual, s, y, stats) = (Some(&other[..]), Some(&mut sum[..]), &mut y[..], &mut stats[..]);
+                    let operands = Forward { x: &x, residual, gain: &gain, bias: &bias, s, y, stats };
+                    layernorm::forward(&cpu, &spec, operands);
                 })
             }
             Kernel::LayerNormBackward => {
-                layernorm::forward(&cpu, &spec, &x, None, &gain, &bias, None, &mut y, &mut stats);
+                let (out, of_rows) = (&mut y[..], &mut stats[..]);
+                let (residual, s) = (None, None);
+                let operands = Forward { x: &x, residual, gain: &gain, bias: &bias, s, y: out, stats: of_rows };
+                layernorm::forward(&cpu, &spec, operands);
                 let (mut dgain, mut dbias) = (gain.clone(), bias);
                 let mut scratch = vec![0f32; layernorm::backward_scratch_len(&spec)];
                 Contender::new("ours", move || {
-                    let (dx, dgain, dbias) = (&mut other, &mut dgain, &mut dbias);
-                    layernorm::backward(&cpu, &spec, &x, &stats, &gain, &y, dx, dgain, dbias, &mut scratch);
+                    let (ds, dgain, dbias) = (&mut other[..], &mut dgain[..], &mut dbias[..]);
+                    let operands = Backward { s: &x, stats: &stats, gain: &gain, dy: &y, ds, dgain, dbias };
+                    layernorm::backward(&cpu, &spec, operands, &mut scratch);
                 })
             }
             _ => Contender::new("ours", move || {
-                layernorm::forward(&cpu, &spec, &x, None, &gain, &bias, None, &mut y, &mut stats);
+                let (y, stats) = (&mut y[..], &mut stats[..]);
+                let operands = Forward { x: &x, residual: None, gain: &gain, bias: &bias, s: None, y, stats };
+                layernorm::forward(&cpu, &spec, operands);
             }),
         }
     }

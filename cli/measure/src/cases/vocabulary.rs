@@ -15,7 +15,7 @@ use crate::{
 use half::bf16;
 use kernels::{
     Cpu,
-    cross_entropy::{Projection, backward, forward, scratch_len},
+    cross_entropy::{Losses, Projection, TableGradients, Upstream, backward, forward, scratch_len},
     gemm::Precision,
     num::philox::Stream,
 };
@@ -78,10 +78,23 @@ impl Vocabulary {
                 Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels, precision };
             if backwards {
                 let (dh, dw, db) = (&mut dhidden, &mut dweight, &mut dbias);
-                backward(&cpu, &projection, &norms, &kept, &dlosses, dh, dw, db, &mut scratch);
+                backward(
+                    &cpu,
+                    &projection,
+                    Upstream { norms: &norms, dlosses: &dlosses },
+                    &kept,
+                    TableGradients { dhidden: dh, dweight: dw, dbias: db },
+                    &mut scratch,
+                );
             } else {
                 let kept = Some(&mut kept[..]);
-                forward(&cpu, &projection, &mut losses, &mut norms, &mut predictions, kept, &mut scratch);
+                forward(
+                    &cpu,
+                    &projection,
+                    Losses { losses: &mut losses, norms: &mut norms, predictions: &mut predictions },
+                    kept,
+                    &mut scratch,
+                );
             }
         };
         // Backward reads the logits that this stores.

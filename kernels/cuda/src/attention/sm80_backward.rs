@@ -66,7 +66,7 @@ impl Flash {
             let at = |matrix: Ptr<Global>| k.index(matrix, k.add(first, column), self.storage.bytes()).at(0);
             let load = |matrix| match self.aligned {
                 true => k.load_elements(self.storage, at(matrix), 8, Read::Once),
-                false => k.load_numbers_below(self.storage, at(matrix), 8, column, head_size, Read::Once),
+                false => k.load_numbers_below(self.storage, at(matrix), 8, [column, head_size], Read::Once),
             };
             for (x, y) in load(out).into_iter().zip(load(dout)) {
                 k.fma_into(sum, x, y, sum);

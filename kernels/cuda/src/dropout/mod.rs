@@ -293,7 +293,7 @@ impl Apply {
                             k.store_elements(storage, y, &multiplied(x));
                         }
                         false => {
-                            let x = k.load_numbers_below(storage, x, 8, column, columns, Read::Mutable);
+                            let x = k.load_numbers_below(storage, x, 8, [column, columns], Read::Mutable);
                             k.store_numbers_below(storage, y, &multiplied(x), column, columns);
                         }
                     });

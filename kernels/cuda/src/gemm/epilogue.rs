@@ -283,7 +283,7 @@ impl EpilogueEmitter {
         let at = |matrix: Ptr<Global>, storage: Storage| matrix.at((16 * run.quarter * storage.bytes()) as i32);
         let load = |matrix: Ptr<Global>, storage: Storage, read: Read| match self.options.aligned {
             true => k.load_elements(storage, at(matrix, storage), 8, read),
-            false => k.load_numbers_below(storage, at(matrix, storage), 8, run.column, run.columns, read),
+            false => k.load_numbers_below(storage, at(matrix, storage), 8, [run.column, run.columns], read),
         };
         let store = |matrix: Ptr<Global>, values: &[Reg<F32>]| match self.options.aligned {
             true => k.store_elements(output, at(matrix, output), values),

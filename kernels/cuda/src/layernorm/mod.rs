@@ -387,7 +387,7 @@ impl<'a> Rows<'a> {
             match (self.kernel.aligned, exists) {
                 (true, None) => k.load_elements(storage, at, 8, Read::Mutable),
                 (true, Some(exists)) => k.load_numbers_if(storage, at, 8, exists),
-                (false, _) => k.load_numbers_below(storage, at, 8, column, self.columns, Read::Mutable),
+                (false, _) => k.load_numbers_below(storage, at, 8, [column, self.columns], Read::Mutable),
             }
         };
         self.vectors.iter().flat_map(of).collect()

@@ -248,7 +248,7 @@ impl Total {
                 let at = k.index(x, first, storage.bytes()).at(0);
                 let values = match self.aligned {
                     true => k.load_numbers_if(storage, at, v, k.lt(first, end)),
-                    false => k.load_numbers_below(storage, at, v, first, end, Read::Once),
+                    false => k.load_numbers_below(storage, at, v, [first, end], Read::Once),
                 };
                 for value in values {
                     sum = match self.term {

@@ -5,25 +5,13 @@
 mod cases_tests;
 pub mod reference;
 
-use crate::{
-    case::{Case, Outcome},
-    check::{On, greatest_error, on_any_runner, store, widen, within_error},
-    operation::Operation,
-    recorded::{Data, Output},
-    runner::{GpuRunner, Runner},
-};
-use half::bf16;
+use crate::check::{greatest_error, on_any_runner, within_error};
+use crate::entry::*;
+use kernels::Cpu;
 use kernels::activation::{Activation, backward, bias_activation_forward};
-use kernels::{Cost, Cpu, DType, Element};
 use kernels_cuda::activation::{BackwardArgs, BiasActivation, ForwardArgs};
-use kernels_cuda::{
-    arguments::{Address, Arguments},
-    program::{Pass, Program},
-};
-use ptx::{
-    Sm,
-    sim::{Approximation, Argument, Memory},
-};
+use kernels_cuda::arguments::{Address, Arguments};
+use ptx::sim::{Argument, Memory};
 use std::cell::LazyCell;
 
 /// Bias and activation, forward and backward.

@@ -7,20 +7,13 @@ pub(crate) mod sm80_cases;
 mod tests;
 
 use crate::attention::sm80_cases::{Simulation, programs};
-use crate::check::{Guarded, On, on_any_runner, on_runner, store, uniform, widen, within};
-use crate::recorded::Output;
-use crate::runner::{GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
-};
-use half::{bf16, f16};
-use kernels::Cost;
-use kernels::attention::{Attention, Gradients, backward, backward_scratch_len, forward};
+use crate::check::{on_any_runner, within};
+use crate::entry::*;
+use half::f16;
+use kernels::attention::{Attention, Gradients, Operands, Upstream, backward, backward_scratch_len, forward};
 use kernels::dropout::Dropout;
-use kernels::{DType, Element};
 use kernels_cuda::attention::sm90::HopperFlash;
-use kernels_cuda::program::{Pass, storage_of};
+use kernels_cuda::program::storage_of;
 use ptx::Storage;
 
 /// Attention over sequences, forward and backward.
@@ -127,15 +120,15 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let cu_seqlens: Vec<u32> = (0..=b).map(|i| (i * s) as u32).collect();
     let qkv = on.uniform::<X>(1, tokens * ld, 2.0);
     let [q, k, v] = [0, h, 2 * h].map(|start| qkv.get(start..).unwrap_or(&[]));
+    let operands = Operands { sequences: (&cu_seqlens).into(), q, k, v, ld };
     let (exact, plain) = (widen::<f64, X>(&qkv), widen::<f32, X>(&qkv));
     let [eq, ek, ev] = [0, h, 2 * h].map(|start| exact.get(start..).unwrap_or(&[]));
     let [nq, nk, nv] = [0, h, 2 * h].map(|start| plain.get(start..).unwrap_or(&[]));
-    let mut out = Guarded::<X>::poisoned(tokens * h);
-    let mut lse = Guarded::<f32>::poisoned(tokens * a);
+    let (mut out, mut lse) = (Guarded::<X>::poisoned(tokens * h), Guarded::<f32>::poisoned(tokens * a));
     let storage = storage_of(X::DTYPE);
     let simulation = Simulation { spec: &spec, storage, cu_seqlens: &cu_seqlens, keys: &[], qkv: &qkv, ld };
     match on {
-        On::Cpu(cpu) => forward(cpu, &spec, &cu_seqlens, q, k, v, ld, &mut out, &mut lse),
+        On::Cpu(cpu) => forward(cpu, &spec, operands, &mut out, &mut lse),
         On::Gpu(gpu) => simulation.forward(gpu, &mut out, &mut lse)?,
     }
     let naive_forward = || {
@@ -160,7 +153,8 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     match on {
         On::Cpu(cpu) => {
             let gradients = Gradients::separate(dq, dk, dv, h);
-            backward(cpu, &spec, &cu_seqlens, q, k, v, ld, &out, &lse, &dout, gradients, &mut scratch);
+            let upstream = Upstream { out: &out, lse: &lse, dout: &dout };
+            backward(cpu, &spec, operands, upstream, gradients, &mut scratch);
         }
         On::Gpu(gpu) => simulation.backward(gpu, (&out, &lse), &dout, [dq, dk, dv])?,
     }
@@ -173,8 +167,8 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
         let (naive_out, naive_lse) = naive_forward();
         let saved = Some((&widen::<f32, X>(&naive_out)[..], &naive_lse[..]));
         let naive =
-            reference::backward::<f32>(&spec, &cu_seqlens, nq, nk, nv, ld, saved, &widen(&dout), as_operand::<X>);
-        let exact = reference::backward::<f64>(&spec, &cu_seqlens, eq, ek, ev, ld, None, &widen(&dout), |x| x);
+            reference::backward::<f32>(&spec, &cu_seqlens, ([nq, nk, nv], ld), saved, &widen(&dout), as_operand::<X>);
+        let exact = reference::backward::<f64>(&spec, &cu_seqlens, ([eq, ek, ev], ld), None, &widen(&dout), |x| x);
         let mut errors = (0..3).map(|i| within(GRADIENTS[i], &d_qkv[i], &store::<X>(&naive[i]), &exact[i]));
         errors.try_fold(0.0, |worst, error| Ok(error?.max(worst)))
     })
@@ -209,8 +203,8 @@ fn check_f16(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
     simulation.backward(gpu, (&out, &lse), &dout, [dq, dk, dv])?;
     let (p, w): (Vec<f32>, Vec<f64>) = (single(&dout), widen(&single(&dout)));
     let saved = Some((&naive_out[..], &naive.1[..]));
-    let naive = reference::backward(&spec, &cu_seqlens, &plain, &plain[h..], &plain[2 * h..], ld, saved, &p, |x| x);
-    let exact = reference::backward(&spec, &cu_seqlens, &exact, &exact[h..], &exact[2 * h..], ld, None, &w, |x| x);
+    let naive = reference::backward(&spec, &cu_seqlens, ([&plain, &plain[h..], &plain[2 * h..]], ld), saved, &p, |x| x);
+    let exact = reference::backward(&spec, &cu_seqlens, ([&exact, &exact[h..], &exact[2 * h..]], ld), None, &w, |x| x);
     let mut worst = 0.0f64;
     for (i, name) in GRADIENTS.into_iter().enumerate() {
         worst = worst.max(gpu.compared(|| within(name, &single(&gradients[i]), &round(&naive[i]), &exact[i]))?);

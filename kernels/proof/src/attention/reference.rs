@@ -86,10 +86,7 @@ pub fn forward<'s, R: Real>(
 pub fn backward<'s, R: Real>(
     spec: &Attention,
     batch: impl Into<Ragged<'s>>,
-    q: &[R],
-    k: &[R],
-    v: &[R],
-    ld: usize,
+    ([q, k, v], ld): ([&[R]; 3], usize),
     saved: Option<(&[R], &[R])>,
     dout: &[R],
     operand: impl Fn(R) -> R,

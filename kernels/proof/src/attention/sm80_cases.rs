@@ -214,8 +214,9 @@ mod tests {
 
             let saved = Some((&widen::<f32, bf16>(&naive_out)[..], &naive.1[..]));
             let (p, w) = (widen::<f32, bf16>(&dout), widen::<f64, bf16>(&dout));
-            let naive = reference::backward(&spec, batch(), &plain, &plain[h..], &plain[2 * h..], ld, saved, &p, |x| x);
-            let exact = reference::backward(&spec, batch(), &wide, &wide[h..], &wide[2 * h..], ld, None, &w, |x| x);
+            let naive =
+                reference::backward(&spec, batch(), ([&plain, &plain[h..], &plain[2 * h..]], ld), saved, &p, |x| x);
+            let exact = reference::backward(&spec, batch(), ([&wide, &wide[h..], &wide[2 * h..]], ld), None, &w, |x| x);
             for sm in [Sm::Sm90a, Sm::Sm80] {
                 let case = format!("{case}, {sm:?}");
                 let mut gradients = [(); 3].map(|()| vec![bf16::NAN; tokens * h]);

@@ -2,7 +2,7 @@ use super::reference;
 use crate::attention::as_operand;
 use crate::check::*;
 use half::bf16;
-use kernels::attention::{Attention, Gradients, Ragged, backward, backward_scratch_len, forward};
+use kernels::attention::{Attention, Gradients, Operands, Ragged, Upstream, backward, backward_scratch_len, forward};
 use kernels::dropout::Dropout;
 use kernels::pool::Cpu;
 use kernels::tiles::Tiles;
@@ -83,7 +83,13 @@ fn run_forward<X: Element>(cpu: &Cpu, case: &Case, qkv: &[X]) -> (Guarded<X>, Gu
     let mut out = Guarded::poisoned(case.tokens() * case.spec.hidden());
     let mut lse = Guarded::poisoned(case.tokens() * case.spec.heads);
     let cu_seqlens = case.cu_seqlens();
-    forward(cpu, &case.spec, case.ragged(&cu_seqlens), q, k, v, case.ld(), &mut out, &mut lse);
+    forward(
+        cpu,
+        &case.spec,
+        Operands { sequences: case.ragged(&cu_seqlens), q, k, v, ld: case.ld() },
+        &mut out,
+        &mut lse,
+    );
     out.assert_intact(case);
     lse.assert_intact(case);
     (out, lse)
@@ -97,7 +103,14 @@ fn run_backward<X: Element>(cpu: &Cpu, case: &Case, qkv: &[X], out: &[X], lse: &
     let gradients = Gradients::fused(&mut dqkv, case.spec.hidden(), case.ld());
     let cu_seqlens = case.cu_seqlens();
     let sequences = case.ragged(&cu_seqlens);
-    backward(cpu, &case.spec, sequences, q, k, v, case.ld(), out, lse, dout, gradients, &mut scratch);
+    backward(
+        cpu,
+        &case.spec,
+        Operands { sequences, q, k, v, ld: case.ld() },
+        Upstream { out, lse, dout },
+        gradients,
+        &mut scratch,
+    );
     dqkv.assert_intact(case);
     scratch.assert_intact(case);
     dqkv
@@ -122,10 +135,10 @@ fn agrees<X: Element>(cpus: &[Cpu], case: &Case) {
     let (exact_out, exact_lse) = reference::forward(spec, batch(), q, k, v, ld);
     let (naive_out, naive_lse) = reference::forward(spec, batch(), fq, fk, fv, ld);
     let naive_out = store::<X>(&naive_out);
-    let exact_gradients = reference::backward(spec, batch(), q, k, v, ld, None, &widen(&dout), |x| x);
+    let exact_gradients = reference::backward(spec, batch(), ([q, k, v], ld), None, &widen(&dout), |x| x);
     let stored = widen::<f32, X>(&naive_out);
     let saved = Some((&stored[..], &naive_lse[..]));
-    let naive_gradients = reference::backward(spec, batch(), fq, fk, fv, ld, saved, &wide_dout, as_operand::<X>);
+    let naive_gradients = reference::backward(spec, batch(), ([fq, fk, fv], ld), saved, &wide_dout, as_operand::<X>);
     for cpu in cpus {
         let name = format!("{} {} {case}", cpu.isa().kind(), X::DTYPE);
         let (out, lse) = run_forward(cpu, case, &qkv);
@@ -255,7 +268,7 @@ fn backward_of_the_reference_is_the_derivative_of_its_forward() {
             out.iter().zip(&dout).map(|(out, dout)| out * dout).sum::<f64>()
         };
         let [q, k, v] = cut(&case, &qkv);
-        let gradients = reference::backward(&case.spec, &cu_seqlens, q, k, v, case.ld(), None, &dout, |x| x);
+        let gradients = reference::backward(&case.spec, &cu_seqlens, ([q, k, v], case.ld()), None, &dout, |x| x);
         for (i, numeric) in slopes(&qkv, 1e-5, loss).into_iter().enumerate() {
             let (row, column) = (i / case.ld(), i % case.ld());
             let analytic = gradients[column / h][row * h + column % h];

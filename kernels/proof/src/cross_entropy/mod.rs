@@ -4,32 +4,26 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::check::{Guarded, On, greatest_error, on_runner, store, ulp, widen};
+use crate::check::{greatest_error, ulp};
 use crate::cross_entropy::reference::{equal, ranges};
-use crate::recorded::Output;
-use crate::runner::{Device, GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
+use crate::entry::*;
+use crate::runner::Device;
+use kernels::cross_entropy::{
+    IGNORED, Losses, Projection, TableGradients, Upstream, backward, forward, rows_backward, rows_forward, scratch_len,
+    sequences_backward, sequences_forward,
 };
-use half::bf16;
-use kernels::Cost;
-use kernels::cross_entropy::{IGNORED, Projection, backward, forward, rows_backward, rows_forward, scratch_len};
-use kernels::cross_entropy::{sequences_backward, sequences_forward};
 use kernels::gemm::Precision;
 use kernels::num::philox::Stream;
 use kernels::pool::Cpu;
-use kernels::{DType, Element};
 use kernels_cuda::cross_entropy::{BackwardArgs, ForwardArgs, Rows, TableArgs};
-use kernels_cuda::program::{Pass, Program};
-use ptx::{Sm, sim::Approximation};
-use std::{cell::LazyCell, ops::Range};
+use std::cell::LazyCell;
+use std::ops::Range;
 
 /// Loss with its projection, of plain rows, and of sequences.
 pub const OPERATION: Operation = Operation { name: "cross_entropy", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
-    if sm == Sm::Sm80 { Rows::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+    once(sm, || Rows::all().iter().map(|kernel| kernel.program(sm)).collect())
 }
 
 /// [M, E, V] with a projection: empty, 1, whole vectors and one more or less, primes, more than a chunk of classes, more
@@ -151,9 +145,11 @@ impl<X: Element> Given<'_, X> {
         let Self { logits, labels, offsets, .. } = *self;
         match on {
             On::Cpu(cpu) if self.case.variant == "sequences" => {
-                sequences_forward(cpu, offsets, logits, labels, losses, norms, predictions);
+                sequences_forward(cpu, offsets, logits, labels, Losses { losses, norms, predictions });
             }
-            On::Cpu(cpu) => rows_forward(cpu, self.case.dim("V"), logits, labels, losses, norms, predictions),
+            On::Cpu(cpu) => {
+                rows_forward(cpu, self.case.dim("V"), logits, labels, Losses { losses, norms, predictions })
+            }
             On::Gpu(gpu) => {
                 let (kernel, mut device) = (self.kernel(X::DTYPE), gpu.device());
                 let arguments = ForwardArgs {
@@ -291,6 +287,7 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
         norms = reference::rows_forward::<f32>(&offsets, &plain, &labels).1;
     }
     let dlosses = on.uniform::<f32>(2, rows, 1.0);
+    let upstream = Upstream { norms: &norms, dlosses: &dlosses };
     let expected = LazyCell::new(|| {
         let naive = reference::rows_backward::<f32>(&offsets, &plain, &labels, &norms, &dlosses);
         (naive, reference::rows_backward::<f64>(&offsets, &wide, &labels, &widen(&norms), &widen(&dlosses)))
@@ -306,9 +303,9 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
         let mut dlogits = Guarded::<X>::poisoned(logits.len());
         match on {
             On::Cpu(cpu) if case.variant == "sequences" => {
-                sequences_backward(cpu, &offsets, &logits, &labels, &norms, &dlosses, &mut dlogits);
+                sequences_backward(cpu, &offsets, &logits, &labels, upstream, &mut dlogits);
             }
-            On::Cpu(cpu) => rows_backward(cpu, case.dim("V"), &logits, &labels, &norms, &dlosses, &mut dlogits),
+            On::Cpu(cpu) => rows_backward(cpu, case.dim("V"), &logits, &labels, upstream, &mut dlogits),
             On::Gpu(gpu) => given.simulate_backward(gpu, *how, (&norms, &dlosses), &mut dlogits[..])?,
         }
         dlogits.intact()?;
@@ -326,8 +323,7 @@ fn check_projection<X: Element>(case: &Case, on: &On<'_>, cpu: &Cpu) -> Result<f
     let (bias, labels) = (on.uniform::<f32>(3, classes, 1.0), labels(&offsets));
     let precision = Precision::F32;
     let projection = Projection { width, hidden: &hidden, weight: &weight, bias: &bias, labels: &labels, precision };
-    let mut scratch = Guarded::<f32>::poisoned(scratch_len(rows, width, classes));
-    let mut kept = Guarded::<f32>::poisoned(rows * classes);
+    let [mut scratch, mut kept] = [scratch_len(rows, width, classes), rows * classes].map(Guarded::<f32>::poisoned);
     let (h32, w32) = (widen::<f32, X>(&hidden), widen::<f32, X>(&weight));
     let (h64, w64, b64) = (widen::<f64, X>(&hidden), widen::<f64, X>(&weight), widen::<f64, f32>(&bias));
     let z32 = LazyCell::new(|| reference::logits::<f32>(width, &h32, &w32, &bias));
@@ -338,7 +334,7 @@ fn check_projection<X: Element>(case: &Case, on: &On<'_>, cpu: &Cpu) -> Result<f
         for keeps in [false, true] {
             worst = worst.max(check_losses(on, &offsets, &labels, logits, |losses, norms, predictions| {
                 let kept = keeps.then_some(&mut kept[..]);
-                forward(cpu, &projection, losses, norms, predictions, kept, &mut scratch);
+                forward(cpu, &projection, Losses { losses, norms, predictions }, kept, &mut scratch);
                 Ok(())
             })?);
         }
@@ -347,7 +343,8 @@ fn check_projection<X: Element>(case: &Case, on: &On<'_>, cpu: &Cpu) -> Result<f
         return Ok(worst);
     }
     let (mut losses, mut norms, mut predictions) = (vec![0.0; rows], vec![0.0; 2 * rows], vec![0; rows]);
-    forward(cpu, &projection, &mut losses, &mut norms, &mut predictions, Some(&mut kept), &mut scratch);
+    let results = Losses { losses: &mut losses, norms: &mut norms, predictions: &mut predictions };
+    forward(cpu, &projection, results, Some(&mut kept), &mut scratch);
     if !on.is_recording() {
         norms = reference::rows_forward::<f32>(&offsets, &z32, &labels).1;
     }
@@ -355,7 +352,9 @@ fn check_projection<X: Element>(case: &Case, on: &On<'_>, cpu: &Cpu) -> Result<f
     let (before_w, before_b) = (on.uniform::<f32>(5, weight.len(), 0.1), on.uniform::<f32>(6, classes, 0.1));
     let mut dhidden = Guarded::<X>::poisoned(hidden.len());
     let (mut dweight, mut dbias) = (Guarded::new(&before_w), Guarded::new(&before_b));
-    backward(cpu, &projection, &norms, &kept, &dlosses, &mut dhidden, &mut dweight, &mut dbias, &mut scratch);
+    let upstream = Upstream { norms: &norms, dlosses: &dlosses };
+    let gradients = TableGradients { dhidden: &mut dhidden, dweight: &mut dweight, dbias: &mut dbias };
+    backward(cpu, &projection, upstream, &kept, gradients, &mut scratch);
     kept.intact().and(dhidden.intact()).and(dweight.intact()).and(dbias.intact()).and(scratch.intact())?;
     if on.records(|| {
         vec![Output::new("dhidden", &dhidden), Output::new("dweight", &dweight), Output::new("dbias", &dbias)]

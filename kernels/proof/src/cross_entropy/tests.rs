@@ -30,7 +30,13 @@ fn the_first_of_equal_logits_is_predicted_and_ignored_rows_are_not_counted() {
         let logits = [1.0f32, 3.0, 3.0, -1.0, 0.0, 0.0, 2.0, 5.0, 4.0];
         let (mut losses, mut norms, mut predictions) = ([f32::NAN; 3], [f32::NAN; 6], [9; 3]);
         let labels = [1, 2, IGNORED];
-        rows_forward(&cpu, 3, &logits, &labels, &mut losses, &mut norms, &mut predictions);
+        rows_forward(
+            &cpu,
+            3,
+            &logits,
+            &labels,
+            Losses { losses: &mut losses, norms: &mut norms, predictions: &mut predictions },
+        );
         assert_eq!(predictions, [1, 1, 1], "{}", cpu.isa().kind());
         assert_eq!(count_correct(&labels, &predictions), (2, 1));
         assert_eq!(losses[2], 0.0);
@@ -43,7 +49,13 @@ fn a_nan_among_the_logits_shows_in_the_loss() {
         let mut logits = uniform::<f32>(1, 21, 1.0);
         logits[at] = f32::NAN;
         let (mut loss, mut norms, mut prediction) = ([0.0], [0.0; 2], [0]);
-        rows_forward(&cpu, 21, &logits, &[5], &mut loss, &mut norms, &mut prediction);
+        rows_forward(
+            &cpu,
+            21,
+            &logits,
+            &[5],
+            Losses { losses: &mut loss, norms: &mut norms, predictions: &mut prediction },
+        );
         assert!(loss[0].is_nan(), "{} NaN at {at}: {}", cpu.isa().kind(), loss[0]);
     }
 }

@@ -4,26 +4,15 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::check::{Guarded, On, on_runner, store, widen};
-use crate::recorded::Output;
-use crate::runner::{GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
-};
-use half::bf16;
-use kernels::Cost;
+use crate::entry::*;
 use kernels::dropout::{Dropout, apply};
-use kernels::{DType, Element};
 use kernels_cuda::dropout::{Apply, ApplyArgs};
-use kernels_cuda::program::{Pass, Program};
-use ptx::{Sm, sim::Approximation};
 
 /// Dropout; backward is the same kernel on the gradient.
 pub const OPERATION: Operation = Operation { name: "dropout", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
-    if sm == Sm::Sm80 { Apply::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+    once(sm, || Apply::all().iter().map(|kernel| kernel.program(sm)).collect())
 }
 
 /// [T, F]: empty, one element, blocks of 64 and one column more or less, primes, several tasks; row widths for every
@@ -59,13 +48,7 @@ const SIZES: [(usize, usize); 26] = [
 ];
 
 fn cases() -> Vec<Case> {
-    let case = |(rows, columns), dtype| Case {
-        pass: Pass::Forward,
-        dtype,
-        variant: String::new(),
-        dims: vec![("T", rows), ("F", columns)],
-    };
-    SIZES.into_iter().flat_map(|size| DType::ALL.map(|dtype| case(size, dtype))).collect()
+    cases_of_rows(&SIZES, "F", &[(Pass::Forward, "")])
 }
 
 /// Counts one multiplication per element; the integer operations of the generator are not counted.

@@ -4,33 +4,24 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::check::{Guarded, On, Real, greatest_error, on_runner, store, uniform, widen, within_error};
-use crate::recorded::{Data, Output};
-use crate::runner::{GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
+use crate::check::{Real, greatest_error, within_error};
+use crate::entry::*;
+use kernels::elementwise::{
+    Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, scale, transpose, unary_backward,
+    unary_forward,
 };
-use half::bf16;
-use kernels::Cost;
-use kernels::elementwise::{Binary, Broadcast, Keeps, Unary, add_assign, add_scaled, binary, cast, scale, transpose};
-use kernels::elementwise::{unary_backward, unary_forward};
 use kernels::pool::Cpu;
-use kernels::{DType, Element};
 use kernels_cuda::elementwise::{Function, Map, MapArgs, Part, PartArgs, Transpose, TransposeArgs};
-use kernels_cuda::program::{Pass, Program};
-use ptx::{Sm, sim::Approximation};
 
 /// Arithmetic with broadcasting, and elementary functions with their derivatives.
 pub const OPERATION: Operation = Operation { name: "elementwise", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
-    if sm != Sm::Sm80 {
-        return Vec::new();
-    }
-    let transposes = [DType::Bf16, DType::F32].map(|dtype| Transpose { dtype }.program(sm));
-    let parts = Part::all().into_iter().map(|kernel| kernel.program(sm));
-    Map::all().iter().map(|kernel| kernel.program(sm)).chain(transposes).chain(parts).collect()
+    once(sm, || {
+        let transposes = [DType::Bf16, DType::F32].map(|dtype| Transpose { dtype }.program(sm));
+        let parts = Part::all().into_iter().map(|kernel| kernel.program(sm));
+        Map::all().iter().map(|kernel| kernel.program(sm)).chain(transposes).chain(parts).collect()
+    })
 }
 
 /// [T, F]: empty, one element, vectors with one lane more and less, primes, several tasks.
@@ -171,7 +162,7 @@ fn check_binary<X: Element>(case: &Case, which: (Binary, Broadcast), on: &On<'_>
         .map(|(seed, len)| on.data().alter(seed, operands::<X>(seed, len)));
     let mut y = Guarded::<X>::poisoned(a.len());
     match on {
-        On::Cpu(cpu) => binary(cpu, operation, broadcast, columns, &a, &b, &mut y),
+        On::Cpu(cpu) => binary(cpu, operation, broadcast, columns, [&a, &b], &mut y),
         On::Gpu(gpu) => {
             let function = Function::Binary(operation, broadcast);
             simulate(gpu, function, (rows, columns), &[&a, &b], &mut y[..], Approximation::Exact)?;

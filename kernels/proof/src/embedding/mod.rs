@@ -4,33 +4,21 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::check::{Guarded, On, on_runner, store, uniform, widen};
-use crate::recorded::Output;
-use crate::runner::{GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
-};
-use half::bf16;
-use kernels::Cost;
+use crate::entry::*;
 use kernels::embedding::{Lookup, backward, backward_scratch_len, forward};
 use kernels::num::philox::Stream;
-use kernels::{DType, Element};
 use kernels_cuda::embedding::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs};
-use kernels_cuda::program::{Pass, Program};
-use ptx::{Sm, sim::Approximation};
 
 /// Embedding: gather and sum, and its gradient.
 pub const OPERATION: Operation = Operation { name: "embedding", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
-    if sm != Sm::Sm80 {
-        return Vec::new();
-    }
-    let both = [DType::Bf16, DType::F32];
-    let gathers = Gather::all().into_iter().map(|kernel| kernel.program(sm));
-    let pieces = both.map(|dtype| SumPieces { dtype }.program(sm));
-    gathers.chain(pieces).chain(both.map(|dtype| AddPieces { dtype }.program(sm))).collect()
+    once(sm, || {
+        let both = [DType::Bf16, DType::F32];
+        let gathers = Gather::all().into_iter().map(|kernel| kernel.program(sm));
+        let pieces = both.map(|dtype| SumPieces { dtype }.program(sm));
+        gathers.chain(pieces).chain(both.map(|dtype| AddPieces { dtype }.program(sm))).collect()
+    })
 }
 
 /// [T, V, E]: no token, one token, more rows than tokens and fewer, whole vectors and one column more or less, ALBERT's.

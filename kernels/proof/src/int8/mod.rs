@@ -2,20 +2,12 @@
 
 pub mod reference;
 
-use crate::{
-    case::{Case, Outcome},
-    check::{Guarded, On, Real, greatest_error, on_runner, widen, within_error},
-    operation::Operation,
-    recorded::{Data, Output},
-    runner::Runner,
-};
+use crate::check::{Real, greatest_error, within_error};
+use crate::entry::*;
+use kernels::Cpu;
+use kernels::dropout::Dropout;
+use kernels::gemm::{Epilogue, EpilogueKind};
 use kernels::int8::{QuantizedWeight, linear};
-use kernels::{
-    Cost, Cpu, DType,
-    dropout::Dropout,
-    gemm::{Epilogue, EpilogueKind},
-};
-use kernels_cuda::program::Pass;
 
 /// Dense layers in 8-bit integers.
 pub const OPERATION: Operation = Operation { name: "int8", cases, cost, check, ptx: |_| Vec::new() };

@@ -4,71 +4,35 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::check::{Guarded, On, on_runner, store, uniform, widen};
-use crate::recorded::{Data, Output};
+use crate::entry::*;
 use crate::reduce::simulate_column_sums;
-use crate::runner::{GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
-};
-use half::bf16;
-use kernels::Cost;
-use kernels::layernorm::{Spec, backward, backward_scratch_len, forward};
+use kernels::layernorm::{Backward, Forward, Spec, backward, backward_scratch_len, forward};
 use kernels::pool::Cpu;
-use kernels::{DType, Element};
 use kernels_cuda::layernorm::{BackwardArgs, ForwardArgs, LayerNorm};
-use kernels_cuda::program::{Pass, Program};
 use ptx::Launch;
-use ptx::{Sm, sim::Approximation};
 
 /// LayerNorm with residual, forward and backward.
 pub const OPERATION: Operation = Operation { name: "layernorm", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
-    if sm == Sm::Sm80 { LayerNorm::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+    once(sm, || LayerNorm::all().iter().map(|kernel| kernel.program(sm)).collect())
 }
 
-/// [T, H]: empty, one element, vectors with one lane more and less, primes, several blocks of rows, ALBERT's widths. Cases
-/// with short rows have many, because the greatest naive error of few elements is a poor estimate.
-const SIZES: [(usize, usize); 19] = [
-    (0, 8),
-    (1, 1),
-    (211, 2),
-    (29, 15),
-    (23, 16),
-    (31, 17),
-    (19, 63),
-    (13, 64),
-    (7, 65),
-    (1030, 7),
-    (33, 127),
-    (67, 312),
-    (5, 768),
-    (5, 744),
-    (9, 1000),
-    (7, 1288),
-    (5, 2000),
-    (2, 4000),
-    (3, 4096),
+/// [T, H] besides [`ROWS`]: ALBERT's widths, and a row that takes a block of the GPU.
+const SIZES: [(usize, usize); 8] =
+    [(67, 312), (5, 768), (5, 744), (9, 1000), (7, 1288), (5, 2000), (2, 4000), (3, 4096)];
+
+/// Forward with the residual added, with the sum saved; backward has one variant.
+const KINDS: [(Pass, &str); 5] = [
+    (Pass::Forward, ""),
+    (Pass::Forward, "sum"),
+    (Pass::Forward, "residual"),
+    (Pass::Forward, "residual_sum"),
+    (Pass::Backward, ""),
 ];
 
-/// Variants of forward: residual added, sum saved. Backward has one variant.
-const VARIANTS: [&str; 4] = ["", "sum", "residual", "residual_sum"];
-
 fn cases() -> Vec<Case> {
-    let mut all = Vec::new();
-    for ((rows, columns), dtype) in SIZES.into_iter().flat_map(|size| DType::ALL.map(|dtype| (size, dtype))) {
-        let case = |pass, variant: &str| Case {
-            pass,
-            dtype,
-            variant: variant.to_string(),
-            dims: vec![("T", rows), ("H", columns)],
-        };
-        all.extend(VARIANTS.map(|variant| case(Pass::Forward, variant)));
-        all.push(case(Pass::Backward, ""));
-    }
-    all
+    cases_of_rows(&[&ROWS[..], &SIZES].concat(), "H", &KINDS)
 }
 
 fn fused(case: &Case, word: &str) -> bool {
@@ -94,28 +58,6 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
     })
 }
 
-/// Operands of forward; the last three are written.
-struct Forward<'a, X> {
-    x: &'a [X],
-    residual: Option<&'a [X]>,
-    gain: &'a [f32],
-    bias: &'a [f32],
-    s: Option<&'a mut [X]>,
-    y: &'a mut [X],
-    stats: &'a mut [f32],
-}
-
-/// Operands of backward; the last three are written.
-struct Backward<'a, X> {
-    s: &'a [X],
-    stats: &'a [f32],
-    gain: &'a [f32],
-    dy: &'a [X],
-    ds: &'a mut [X],
-    dgain: &'a mut [f32],
-    dbias: &'a mut [f32],
-}
-
 /// CPU or GPU that runs a case.
 trait Normalize {
     fn forward<X: Element>(&self, spec: &Spec, operands: Forward<'_, X>) -> Result<(), String>;
@@ -124,12 +66,12 @@ trait Normalize {
 
 impl Normalize for Cpu {
     fn forward<X: Element>(&self, spec: &Spec, f: Forward<'_, X>) -> Result<(), String> {
-        forward(self, spec, f.x, f.residual, f.gain, f.bias, f.s, f.y, f.stats);
+        forward(self, spec, f);
         Ok(())
     }
     fn backward<X: Element>(&self, spec: &Spec, b: Backward<'_, X>) -> Result<(), String> {
         let mut scratch = Guarded::<f32>::poisoned(backward_scratch_len(spec));
-        backward(self, spec, b.s, b.stats, b.gain, b.dy, b.ds, b.dgain, b.dbias, &mut scratch);
+        backward(self, spec, b, &mut scratch);
         scratch.intact()
     }
 }

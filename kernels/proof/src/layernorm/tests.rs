@@ -10,7 +10,19 @@ fn saving_the_sum_does_not_change_the_result() {
         let gain = uniform::<f32>(3, spec.columns, 1.0);
         let run = |kept: Option<&mut [half::bf16]>| {
             let (mut y, mut stats) = (x.clone(), vec![f32::NAN; 2 * spec.rows]);
-            forward(&cpu, &spec, &x, Some(&r), &gain, &gain, kept, &mut y, &mut stats);
+            forward(
+                &cpu,
+                &spec,
+                kernels::layernorm::Forward {
+                    x: &x,
+                    residual: Some(&r),
+                    gain: &gain,
+                    bias: &gain,
+                    s: kept,
+                    y: &mut y,
+                    stats: &mut stats,
+                },
+            );
             (y, stats)
         };
         assert_eq!(run(None), run(Some(&mut x.clone())), "{}", cpu.isa().kind());

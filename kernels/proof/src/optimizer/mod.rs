@@ -4,26 +4,15 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::check::{Guarded, On, on_runner, uniform, widen};
-use crate::recorded::Output;
-use crate::runner::{GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
-};
-use half::bf16;
-use kernels::Cost;
-use kernels::DType;
-use kernels::optimizer::{AdamConfig, Segment, Step, adamw, lamb, lamb_scratch_len};
+use crate::entry::*;
+use kernels::optimizer::{AdamConfig, Buffers, Segment, Step, adamw, lamb, lamb_scratch_len};
 use kernels_cuda::optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update, step_values};
-use kernels_cuda::program::{Pass, Program};
-use ptx::{Sm, sim::Approximation};
 
 /// LAMB and AdamW.
 pub const OPERATION: Operation = Operation { name: "optimizer", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
-    if sm == Sm::Sm80 { Update::ALL.iter().map(|update| update.program(sm)).collect() } else { Vec::new() }
+    once(sm, || Update::ALL.iter().map(|update| update.program(sm)).collect())
 }
 
 /// Numbers of parameters: 0, 1, whole vectors and one more or less, primes, several blocks in a tensor.
@@ -133,11 +122,18 @@ fn check_of(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let ratios: Vec<f32> = match (on, is_lamb(case)) {
         (On::Cpu(cpu), true) => {
             let mut scratch = vec![f64::NAN; lamb_scratch_len(&segments)];
-            lamb(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v, &mut scratch);
+            lamb(
+                cpu,
+                &hyper,
+                &step,
+                &segments,
+                Buffers { params: &mut w, grads: &grads, m: &mut m, v: &mut v },
+                &mut scratch,
+            );
             scratch[..segments.len()].iter().map(|&r| r as f32).collect()
         }
         (On::Cpu(cpu), false) => {
-            adamw(cpu, &hyper, &step, &segments, &mut w, &grads, &mut m, &mut v);
+            adamw(cpu, &hyper, &step, &segments, Buffers { params: &mut w, grads: &grads, m: &mut m, v: &mut v });
             Vec::new()
         }
         (On::Gpu(gpu), lamb) => simulate(

@@ -23,7 +23,14 @@ fn lamb_takes_the_golden_steps() {
         for (i, (ratio, golden)) in ratios.into_iter().zip(weights).enumerate() {
             let step = Step { number: i as u64 + 1, learning_rate: 0.1, gradient_scale: 1.0 };
             let g = gradient(&w, &target);
-            lamb(&cpu, &AdamConfig::default(), &step, &segments, &mut w, &g, &mut m, &mut v, &mut scratch);
+            lamb(
+                &cpu,
+                &AdamConfig::default(),
+                &step,
+                &segments,
+                Buffers { params: &mut w, grads: &g, m: &mut m, v: &mut v },
+                &mut scratch,
+            );
             let isa = cpu.isa().kind();
             assert!((scratch[0] - ratio).abs() < 1e-8, "{isa} step {i}: ratio {} for {ratio}", scratch[0]);
             for (w, golden) in w.iter().zip(golden) {
@@ -43,7 +50,7 @@ fn adamw_reaches_the_target() {
         for number in 1..=100 {
             let step = Step { number, learning_rate: 0.2, gradient_scale: 1.0 };
             let g = gradient(&w, &target);
-            adamw(&cpu, &hyper, &step, &one_tensor(3), &mut w, &g, &mut m, &mut v);
+            adamw(&cpu, &hyper, &step, &one_tensor(3), Buffers { params: &mut w, grads: &g, m: &mut m, v: &mut v });
         }
         for (w, golden) in w.iter().zip([0.40165, 0.19782, -0.49782]) {
             assert!((w - golden).abs() < 1e-5, "{}: {w} for {golden}", cpu.isa().kind());
@@ -59,7 +66,14 @@ fn a_zero_norm_means_a_ratio_of_one_and_a_nan_shows() {
             let hyper = AdamConfig { weight_decay: 0.0, ..AdamConfig::default() };
             let (mut w, mut m, mut v) = ([start; 5], [0.0; 5], [0.0; 5]);
             let mut scratch = [f64::NAN; 3];
-            lamb(&cpu, &hyper, &step, &one_tensor(5), &mut w, &[gradient; 5], &mut m, &mut v, &mut scratch);
+            lamb(
+                &cpu,
+                &hyper,
+                &step,
+                &one_tensor(5),
+                Buffers { params: &mut w, grads: &[gradient; 5], m: &mut m, v: &mut v },
+                &mut scratch,
+            );
             let isa = cpu.isa().kind();
             if gradient.is_nan() {
                 assert!(w.iter().all(|w| w.is_nan()), "{isa}: {w:?}");

@@ -4,37 +4,26 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::check::{Guarded, On, on_runner, widen};
-use crate::recorded::Output;
-use crate::runner::{Device, GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
-};
-use half::bf16;
-use kernels::Cost;
+use crate::entry::*;
+use crate::runner::Device;
 use kernels::pool::Cpu;
 use kernels::reduce::{column_sums, column_sums_scratch_len, row_sums, sum, sum_of_squares};
-use kernels::{DType, Element};
 use kernels_cuda::arguments::Address;
-use kernels_cuda::program::{Pass, Program};
 use kernels_cuda::reduce::{
     AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs,
 };
-use ptx::{Sm, sim::Approximation};
 
 /// Sums.
 pub const OPERATION: Operation = Operation { name: "reduce", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
-    if sm != Sm::Sm80 {
-        return Vec::new();
-    }
-    let mut all: Vec<Program> = ColumnSums::all().iter().map(|kernel| kernel.program(sm)).collect();
-    all.extend(Total::all().iter().map(|kernel| kernel.program(sm)));
-    all.extend([false, true].map(|scaled| AddTotals { scaled }.program(sm)));
-    all.extend([DType::Bf16, DType::F32].map(|dtype| RowSums { dtype }.program(sm)));
-    all
+    once(sm, || {
+        let mut all: Vec<Program> = ColumnSums::all().iter().map(|kernel| kernel.program(sm)).collect();
+        all.extend(Total::all().iter().map(|kernel| kernel.program(sm)));
+        all.extend([false, true].map(|scaled| AddTotals { scaled }.program(sm)));
+        all.extend([DType::Bf16, DType::F32].map(|dtype| RowSums { dtype }.program(sm)));
+        all
+    })
 }
 
 /// [T, F]: empty, one element, whole vectors and one element more or less, primes, several blocks of rows.
@@ -57,15 +46,7 @@ const SIZES: [(usize, usize); 12] = [
 const VARIANTS: [&str; 4] = ["sum", "squares", "rows", "columns"];
 
 fn cases() -> Vec<Case> {
-    let mut all = Vec::new();
-    for ((rows, columns), dtype) in SIZES.into_iter().flat_map(|size| DType::ALL.map(|dtype| (size, dtype))) {
-        all.extend(VARIANTS.map(|variant| Case {
-            pass: Pass::Forward,
-            dtype,
-            variant: variant.to_string(),
-            dims: vec![("T", rows), ("F", columns)],
-        }));
-    }
+    let mut all = cases_of_rows(&SIZES, "F", &VARIANTS.map(|variant| (Pass::Forward, variant)));
     // More partial sums than half the threads of the second launch, which is the same for both totals.
     all.push(Case {
         pass: Pass::Forward,

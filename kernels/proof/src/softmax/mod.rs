@@ -4,52 +4,20 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-use crate::check::{Guarded, On, on_runner, store, widen};
-use crate::recorded::Output;
-use crate::runner::{GpuRunner, Runner};
-use crate::{
-    case::{Case, Outcome},
-    operation::Operation,
-};
-use half::bf16;
-use kernels::Cost;
+use crate::entry::*;
 use kernels::softmax::{backward, forward};
-use kernels::{DType, Element};
-use kernels_cuda::program::{Pass, Program};
 use kernels_cuda::softmax::{BackwardArgs, ForwardArgs, Softmax};
-use ptx::{Sm, sim::Approximation};
 
 /// Softmax of rows, forward and backward.
 pub const OPERATION: Operation = Operation { name: "softmax", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
-    if sm == Sm::Sm80 { Softmax::all().iter().map(|kernel| kernel.program(sm)).collect() } else { Vec::new() }
+    once(sm, || Softmax::all().iter().map(|kernel| kernel.program(sm)).collect())
 }
 
-/// [T, C]: empty, one element, vectors with one lane more and less, primes, a row that takes a block of the GPU.
-const SIZES: [(usize, usize); 12] = [
-    (0, 8),
-    (1, 1),
-    (211, 2),
-    (29, 15),
-    (23, 16),
-    (31, 17),
-    (19, 63),
-    (13, 64),
-    (7, 65),
-    (1030, 7),
-    (33, 127),
-    (2, 4096),
-];
-
 fn cases() -> Vec<Case> {
-    let mut all = Vec::new();
-    for (rows, columns) in SIZES {
-        for (dtype, pass) in DType::ALL.into_iter().flat_map(|dtype| Pass::ALL.map(|pass| (dtype, pass))) {
-            all.push(Case { pass, dtype, variant: String::new(), dims: vec![("T", rows), ("C", columns)] });
-        }
-    }
-    all
+    // The last size: a row that takes a block of the GPU.
+    cases_of_rows(&[&ROWS[..], &[(2, 4096)]].concat(), "C", &Pass::ALL.map(|pass| (pass, "")))
 }
 
 /// An elementary function counts as one operation.

@@ -2,7 +2,7 @@
 
 use super::{cpus, refuses, shortened, wraps_nine_rows};
 use kernels::Cpu;
-use kernels::attention::{Attention, Gradients, Ragged, backward, backward_scratch_len, forward};
+use kernels::attention::{Attention, Gradients, Operands, Ragged, Upstream, backward, backward_scratch_len, forward};
 use kernels::dropout::Dropout;
 
 const HEADS: usize = 2;
@@ -39,7 +39,9 @@ impl Forward<'_> {
     fn expect_refusal(self, cpu: &Cpu, case: &str, says: &str) {
         let Self { spec, sequences, ld, inputs, out, lse } = self;
         let [q, k, v] = inputs.map(|len| vec![1f32; len]);
-        refuses(case, says, [out, lse], |[out, lse]| forward(cpu, &spec, sequences, &q, &k, &v, ld, out, lse));
+        refuses(case, says, [out, lse], |[out, lse]| {
+            forward(cpu, &spec, Operands { sequences, q: &q, k: &k, v: &v, ld }, out, lse)
+        });
     }
 }
 
@@ -118,7 +120,14 @@ impl Backward {
         let [q, k, v, out, lse, dout] = inputs.map(|len| vec![1f32; len]);
         let spec = Attention::new(HEADS, SIZE);
         let run = |gradients: Gradients<'_, f32>| {
-            backward(cpu, &spec, &BOUNDS[..], &q, &k, &v, ld, &out, &lse, &dout, gradients, &mut []);
+            backward(
+                cpu,
+                &spec,
+                Operands { sequences: (&BOUNDS[..]).into(), q: &q, k: &k, v: &v, ld },
+                Upstream { out: &out, lse: &lse, dout: &dout },
+                gradients,
+                &mut [],
+            );
         };
         match fused {
             Some(hidden) => refuses(case, says, [len], |[x]| run(Gradients::fused(x, hidden, gradients_ld))),
@@ -180,7 +189,14 @@ fn backward_rejects_scratch_that_is_too_short() {
         let bounds = [0, tokens as u32];
         refuses("scratch", "are needed", [3 * n, least - 1], |[gradients, scratch]| {
             let gradients = Gradients::fused(gradients, SIZE, 3 * SIZE);
-            backward(&cpu, &spec, &bounds[..], &x, &x, &x, SIZE, &x, &lse, &x, gradients, scratch);
+            backward(
+                &cpu,
+                &spec,
+                Operands { sequences: (&bounds[..]).into(), q: &x, k: &x, v: &x, ld: SIZE },
+                Upstream { out: &x, lse: &lse, dout: &x },
+                gradients,
+                scratch,
+            );
         });
     }
 }

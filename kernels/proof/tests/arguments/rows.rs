@@ -19,7 +19,11 @@ fn layernorm_rejects_what_does_not_fit() {
         let run = |case: &str, says: &str, spec: Spec, [x, r, gain, bias, s, y, stats]: [usize; 7]| {
             let [x, r, gain, bias] = [x, r, gain, bias].map(|len| vec![1f32; len]);
             refuses(case, says, [s, y, stats], |[s, y, stats]| {
-                layernorm::forward(&cpu, &spec, &x, Some(&r), &gain, &bias, Some(s), y, stats);
+                layernorm::forward(
+                    &cpu,
+                    &spec,
+                    layernorm::Forward { x: &x, residual: Some(&r), gain: &gain, bias: &bias, s: Some(s), y, stats },
+                );
             });
         };
         let good = [15, 15, 5, 5, 15, 15, 6];
@@ -40,7 +44,12 @@ fn layernorm_rejects_what_does_not_fit() {
             let [s, stats, gain, dy] = [s, stats, gain, dy].map(|len| vec![1f32; len]);
             let mut scratch = vec![0f32; room];
             refuses(case, says, [ds, dgain, dbias], |[ds, dgain, dbias]| {
-                layernorm::backward(&cpu, &spec, &s, &stats, &gain, &dy, ds, dgain, dbias, &mut scratch);
+                layernorm::backward(
+                    &cpu,
+                    &spec,
+                    layernorm::Backward { s: &s, stats: &stats, gain: &gain, dy: &dy, ds, dgain, dbias },
+                    &mut scratch,
+                );
             });
         };
         let room = layernorm::backward_scratch_len(&spec(3, 5));
@@ -108,7 +117,13 @@ fn cross_entropy_rejects_what_does_not_fit() {
         let run = |case: &str, says: &str, classes: usize, labels: &[u32], [z, losses, norms, found]: [usize; 4]| {
             let (z, mut found) = (vec![1f32; z], vec![9; found]);
             refuses(case, says, [losses, norms], |[losses, norms]| {
-                cross_entropy::rows_forward(&cpu, classes, &z, labels, losses, norms, &mut found);
+                cross_entropy::rows_forward(
+                    &cpu,
+                    classes,
+                    &z,
+                    labels,
+                    cross_entropy::Losses { losses, norms, predictions: &mut found },
+                );
             });
             assert!(found.iter().all(|&found| found == 9), "{case}: predictions were written");
         };
@@ -122,7 +137,7 @@ fn cross_entropy_rejects_what_does_not_fit() {
         let run = |case: &str, says: &str, [z_len, norms_len, dlosses_len, dz]: [usize; 4]| {
             let (z, norms, dlosses) = (&z[..z_len], &norms[..norms_len], &dlosses[..dlosses_len]);
             refuses(case, says, [dz], |[dz]| {
-                cross_entropy::rows_backward(&cpu, 5, z, &[0, 4, 2], norms, dlosses, dz);
+                cross_entropy::rows_backward(&cpu, 5, z, &[0, 4, 2], cross_entropy::Upstream { norms, dlosses }, dz);
             });
         };
         for (i, lengths) in shortened([15, 6, 3, 15]) {
@@ -131,7 +146,13 @@ fn cross_entropy_rejects_what_does_not_fit() {
         for offsets in [&[0, 5][..], &[0, 5, 5, 15], &[0, 9, 5, 15], &[1, 5, 10, 15], &[0, 5, 10, 14], &[]] {
             let mut found = [9; 3];
             refuses(&format!("{offsets:?}"), "cross_entropy", [3, 6], |[losses, norms]| {
-                cross_entropy::sequences_forward(&cpu, offsets, &z, &[0, 1, 2], losses, norms, &mut found);
+                cross_entropy::sequences_forward(
+                    &cpu,
+                    offsets,
+                    &z,
+                    &[0, 1, 2],
+                    cross_entropy::Losses { losses, norms, predictions: &mut found },
+                );
             });
         }
     }
@@ -145,11 +166,18 @@ fn optimizer_rejects_segments_that_overlap_or_leave_the_buffers() {
         let grads = vec![1f32; 100];
         let both = |case: &str, says: &str, segments: &[Segment], lengths: [usize; 3]| {
             refuses(case, says, lengths, |[w, m, v]| {
-                optimizer::adamw(&cpu, &hyper, &step, segments, w, &grads, m, v);
+                optimizer::adamw(&cpu, &hyper, &step, segments, optimizer::Buffers { params: w, grads: &grads, m, v });
             });
             let mut scratch = vec![0.0; 64];
             refuses(case, says, lengths, |[w, m, v]| {
-                optimizer::lamb(&cpu, &hyper, &step, segments, w, &grads, m, v, &mut scratch);
+                optimizer::lamb(
+                    &cpu,
+                    &hyper,
+                    &step,
+                    segments,
+                    optimizer::Buffers { params: w, grads: &grads, m, v },
+                    &mut scratch,
+                );
             });
         };
         let all = [100; 3];
@@ -167,7 +195,14 @@ fn optimizer_rejects_segments_that_overlap_or_leave_the_buffers() {
         let room = optimizer::lamb_scratch_len(&[segment(0..100)]);
         let mut scratch = vec![0.0; room - 1];
         refuses("scratch", "scratch", all, |[w, m, v]| {
-            optimizer::lamb(&cpu, &hyper, &step, &[segment(0..100)], w, &grads, m, v, &mut scratch);
+            optimizer::lamb(
+                &cpu,
+                &hyper,
+                &step,
+                &[segment(0..100)],
+                optimizer::Buffers { params: w, grads: &grads, m, v },
+                &mut scratch,
+            );
         });
     }
 }
@@ -244,7 +279,7 @@ fn elementwise_kernels_reject_what_does_not_fit() {
             let run = |columns, a: usize, b: usize, y| {
                 let b = vec![1f32; b];
                 refuses(&format!("{broadcast:?}"), "Add", [y], |[y]| {
-                    elementwise::binary(&cpu, Binary::Add, broadcast, columns, &x[..a], &b, y);
+                    elementwise::binary(&cpu, Binary::Add, broadcast, columns, [&x[..a], &b], y);
                 });
             };
             run(5, 15, right - 1, 15);

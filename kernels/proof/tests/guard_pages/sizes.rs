@@ -4,7 +4,7 @@
 use super::allocator::{Placement, guarded};
 use half::bf16;
 use kernels::activation::{self, Activation, bias_activation_forward};
-use kernels::attention::{Attention, Gradients, Ragged, backward, backward_scratch_len, forward};
+use kernels::attention::{Attention, Gradients, Operands, Ragged, Upstream, backward, backward_scratch_len, forward};
 use kernels::dropout::{self, Dropout};
 use kernels::elementwise::{self, Binary, Broadcast, Unary};
 use kernels::embedding::{self, Lookup};
@@ -152,15 +152,29 @@ fn attentions<X: Element>(cpu: &Cpu) {
                 let span = |ld: usize| if tokens == 0 { 0 } else { (tokens - 1) * ld + h };
                 let [q, k, v] = [(); 3].map(|()| ones::<X>(span(h + 1)));
                 let (mut out, mut lse) = (ones::<X>(tokens * h), ones::<f32>(tokens * heads));
-                forward(cpu, &spec, batch, &q, &k, &v, h + 1, &mut out, &mut lse);
+                forward(cpu, &spec, Operands { sequences: batch, q: &q, k: &k, v: &v, ld: h + 1 }, &mut out, &mut lse);
                 let dout = ones::<X>(tokens * h);
                 let mut scratch = ones::<f32>(backward_scratch_len(&spec, tokens, longest));
                 let mut fused = ones::<X>(tokens * 3 * h);
                 let gradients = Gradients::fused(&mut fused, h, 3 * h);
-                backward(cpu, &spec, batch, &q, &k, &v, h + 1, &out, &lse, &dout, gradients, &mut scratch);
+                backward(
+                    cpu,
+                    &spec,
+                    Operands { sequences: batch, q: &q, k: &k, v: &v, ld: h + 1 },
+                    Upstream { out: &out, lse: &lse, dout: &dout },
+                    gradients,
+                    &mut scratch,
+                );
                 let [mut dq, mut dk, mut dv] = [(); 3].map(|()| ones::<X>(span(h + 2)));
                 let gradients = Gradients::separate(&mut dq, &mut dk, &mut dv, h + 2);
-                backward(cpu, &spec, batch, &q, &k, &v, h + 1, &out, &lse, &dout, gradients, &mut scratch);
+                backward(
+                    cpu,
+                    &spec,
+                    Operands { sequences: batch, q: &q, k: &k, v: &v, ld: h + 1 },
+                    Upstream { out: &out, lse: &lse, dout: &dout },
+                    gradients,
+                    &mut scratch,
+                );
             }
         }
     }
@@ -184,11 +198,15 @@ fn rows<X: Element>(cpu: &Cpu) {
         let [gain, bias] = [(); 2].map(|()| ones::<f32>(width));
         let [mut y, mut s, mut ds] = [(); 3].map(|()| ones::<X>(count * width));
         let (mut stats, spec) = (ones::<f32>(2 * count), Spec { rows: count, columns: width, eps: 1e-12 });
-        layernorm::forward(cpu, &spec, &x, Some(&x), &gain, &bias, Some(&mut s), &mut y, &mut stats);
-        layernorm::forward(cpu, &spec, &x, None, &gain, &bias, None, &mut y, &mut stats);
+        for (residual, s) in [(Some(&x[..]), Some(&mut s[..])), (None, None)] {
+            let (x, y, stats) = (&x[..], &mut y[..], &mut stats[..]);
+            layernorm::forward(cpu, &spec, layernorm::Forward { x, residual, gain: &gain, bias: &bias, s, y, stats });
+        }
         let [mut dgain, mut dbias] = [(); 2].map(|()| ones::<f32>(width));
         let mut scratch = ones::<f32>(layernorm::backward_scratch_len(&spec));
-        layernorm::backward(cpu, &spec, &s, &stats, &gain, &x, &mut ds, &mut dgain, &mut dbias, &mut scratch);
+        let (dgain, dbias) = (&mut dgain[..], &mut dbias[..]);
+        let operands = layernorm::Backward { s: &s, stats: &stats, gain: &gain, dy: &x, ds: &mut ds, dgain, dbias };
+        layernorm::backward(cpu, &spec, operands, &mut scratch);
 
         softmax::forward(cpu, width, &x, &mut y);
         softmax::backward(cpu, width, &y, &x, &mut ds);
@@ -209,8 +227,10 @@ fn rows<X: Element>(cpu: &Cpu) {
             let labels = vec![0, width as u32 - 1, cross_entropy::IGNORED];
             let [mut losses, mut norms] = [count, 2 * count].map(ones::<f32>);
             let mut found = vec![0; count];
-            cross_entropy::rows_forward(cpu, width, &x, &labels, &mut losses, &mut norms, &mut found);
-            cross_entropy::rows_backward(cpu, width, &x, &labels, &norms, &losses, &mut ds);
+            let results = cross_entropy::Losses { losses: &mut losses, norms: &mut norms, predictions: &mut found };
+            cross_entropy::rows_forward(cpu, width, &x, &labels, results);
+            let upstream = cross_entropy::Upstream { norms: &norms, dlosses: &losses };
+            cross_entropy::rows_backward(cpu, width, &x, &labels, upstream, &mut ds);
             dropout::apply(cpu, &Dropout { seed: 5, site: 6, rate: 0.5 }, width, &x, &mut y);
         }
         for activation in Activation::ALL {
@@ -220,7 +240,7 @@ fn rows<X: Element>(cpu: &Cpu) {
         }
         for broadcast in Broadcast::ALL {
             let b = ones::<X>(broadcast.len(if width == 0 { 0 } else { count }, width));
-            elementwise::binary(cpu, Binary::Div, broadcast, width, &x, &b, &mut y);
+            elementwise::binary(cpu, Binary::Div, broadcast, width, [&x, &b], &mut y);
         }
         elementwise::unary_forward(cpu, Unary::Tanh, &x, &mut y);
         elementwise::unary_backward(cpu, Unary::Ln, &x, &x, &mut y);
@@ -248,9 +268,22 @@ fn optimizers_at_every_length() {
             let [mut w, g, mut m, mut v] = [(); 4].map(|()| ones::<f32>(len));
             let segment = |range| Segment { range, decay: true, adapt: true };
             let segments = vec![segment(0..len / 3), segment(len / 3..len)];
-            optimizer::adamw(cpu, &hyper, &step, &segments, &mut w, &g, &mut m, &mut v);
+            optimizer::adamw(
+                cpu,
+                &hyper,
+                &step,
+                &segments,
+                optimizer::Buffers { params: &mut w, grads: &g, m: &mut m, v: &mut v },
+            );
             let mut scratch = vec![0.0; optimizer::lamb_scratch_len(&segments)];
-            optimizer::lamb(cpu, &hyper, &step, &segments, &mut w, &g, &mut m, &mut v, &mut scratch);
+            optimizer::lamb(
+                cpu,
+                &hyper,
+                &step,
+                &segments,
+                optimizer::Buffers { params: &mut w, grads: &g, m: &mut m, v: &mut v },
+                &mut scratch,
+            );
         }
     });
 }
