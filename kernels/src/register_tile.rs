@@ -1,7 +1,7 @@
 //! Register tiles: rows and vectors of accumulators that a microkernel keeps in registers, for each vector width.
 //!
-//! [`RegisterTile::of_lanes`] is the only table of vectors; tiles of a matrix unit are square (`tiles::SIDE`). The loops over tiles (GEMM, attention, int8) cut rows by it, and
-//! [`for_height`] instantiates a microkernel for exactly the heights that it allows, so the two cannot disagree.
+//! [`RegisterTile::of_lanes`] is the only table of vectors; tiles of a matrix unit are square (`tiles::SIDE`). The loops over
+//! tiles (GEMM, attention, int8) cut rows by it, and [`for_height`] instantiates a microkernel for exactly the heights that it allows, so the two cannot disagree.
 
 use crate::simd::Simd;
 

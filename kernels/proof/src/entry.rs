@@ -1,4 +1,4 @@
-//! What the entries of the table of operations share: names that most of them use, and cases of rows.
+//! Names and helpers for the entries of the table of operations.
 
 pub(crate) use crate::case::{Case, Outcome};
 pub(crate) use crate::check::{Guarded, On, on_runner, store, uniform, widen};

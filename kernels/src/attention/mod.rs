@@ -164,7 +164,7 @@ pub struct Operands<'a, X> {
     pub ld: usize,
 }
 
-/// What a backward pass continues from.
+/// Inputs of the backward pass: results of the forward pass, and the gradient that arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Upstream<'a, X> {
     /// Result of [`forward`], [T, H].

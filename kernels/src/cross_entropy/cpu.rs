@@ -30,7 +30,7 @@ pub struct Losses<'a> {
     pub predictions: &'a mut [u32],
 }
 
-/// What a backward pass continues from.
+/// Inputs of the backward pass: results of the forward pass, and the gradient that arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Upstream<'a> {
     /// Normalizers of the forward pass, [M, 2].

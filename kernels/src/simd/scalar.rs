@@ -61,7 +61,7 @@ unsafe impl<const FMA: bool> Simd for Scalar<FMA> {
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         if FMA {
-            // SAFETY: the token proves the instruction.
+            // SAFETY: FMA is true, so this token proves the instruction.
             return unsafe { kernel.enter(Scalar(())) };
         }
         kernel.enter_plain(self)

@@ -152,29 +152,17 @@ fn attentions<X: Element>(cpu: &Cpu) {
                 let span = |ld: usize| if tokens == 0 { 0 } else { (tokens - 1) * ld + h };
                 let [q, k, v] = [(); 3].map(|()| ones::<X>(span(h + 1)));
                 let (mut out, mut lse) = (ones::<X>(tokens * h), ones::<f32>(tokens * heads));
-                forward(cpu, &spec, Operands { sequences: batch, q: &q, k: &k, v: &v, ld: h + 1 }, &mut out, &mut lse);
+                let operands = Operands { sequences: batch, q: &q, k: &k, v: &v, ld: h + 1 };
+                forward(cpu, &spec, operands, &mut out, &mut lse);
                 let dout = ones::<X>(tokens * h);
+                let upstream = Upstream { out: &out, lse: &lse, dout: &dout };
                 let mut scratch = ones::<f32>(backward_scratch_len(&spec, tokens, longest));
                 let mut fused = ones::<X>(tokens * 3 * h);
                 let gradients = Gradients::fused(&mut fused, h, 3 * h);
-                backward(
-                    cpu,
-                    &spec,
-                    Operands { sequences: batch, q: &q, k: &k, v: &v, ld: h + 1 },
-                    Upstream { out: &out, lse: &lse, dout: &dout },
-                    gradients,
-                    &mut scratch,
-                );
+                backward(cpu, &spec, operands, upstream, gradients, &mut scratch);
                 let [mut dq, mut dk, mut dv] = [(); 3].map(|()| ones::<X>(span(h + 2)));
                 let gradients = Gradients::separate(&mut dq, &mut dk, &mut dv, h + 2);
-                backward(
-                    cpu,
-                    &spec,
-                    Operands { sequences: batch, q: &q, k: &k, v: &v, ld: h + 1 },
-                    Upstream { out: &out, lse: &lse, dout: &dout },
-                    gradients,
-                    &mut scratch,
-                );
+                backward(cpu, &spec, operands, upstream, gradients, &mut scratch);
             }
         }
     }
