@@ -6,6 +6,7 @@ use super::{Activation, AlbertConfig, ConfigError, EmbeddingMap, Sharing};
 ///
 /// The released shapes carry no version in their short names: `base` is `base-v2`.
 pub const PRESETS: &[(&str, &str)] = &[
+    ("quickstart", "1 M parameters, vocabulary 4,096, sequences of 128: what `albert quickstart` trains"),
     ("tiny", "1.4 M parameters, vocabulary 4,096, sequences of 128: minutes on two cores"),
     ("mini", "3 M parameters, vocabulary 8,192, sequences of 256: hours on a laptop"),
     ("small", "5.6 M parameters, vocabulary 16,384: a day on a workstation"),
@@ -40,6 +41,7 @@ impl AlbertConfig {
         let short = name.strip_prefix("albert/").unwrap_or(name);
         let short = short.strip_prefix("albert-").unwrap_or(short);
         let config = match short {
+            "quickstart" => Self { vocab_size: 4096, max_position_embeddings: 128, ..Self::shape(192, 2, 3) },
             "tiny" => Self { vocab_size: 4096, max_position_embeddings: 128, ..Self::shape(256, 4, 4) },
             "mini" => Self { vocab_size: 8192, max_position_embeddings: 256, ..Self::shape(384, 6, 6) },
             "small" => Self { vocab_size: 16_384, ..Self::shape(512, 8, 8) },

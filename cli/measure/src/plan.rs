@@ -84,7 +84,8 @@ pub struct Selection {
     /// spread evenly from the shortest to the longest [default: all]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lengths", "seq", "shapes"])]
     pub lengths_from: Option<PathBuf>,
-    /// Model of a step: base, large, tiny, ... [default: base]
+    /// Model of a step: preset (base, large, tiny, quickstart, ...), model folder or config.json; the weights are random
+    /// [default: base]
     #[arg(long)]
     pub config: Option<String>,
     /// Forward pass or training step [default: forward]
@@ -127,6 +128,22 @@ pub fn processors(threads: &[usize], isa: Option<&str>) -> Result<Vec<Cpu>> {
         Ok(Cpu::new(isa, threads)?)
     };
     threads.iter().map(cpu).collect()
+}
+
+/// Configuration of a preset, model folder or config.json, and remarks on the file.
+///
+/// # Errors
+/// No preset has this name, or the file cannot be read or used.
+pub fn config(model: &str) -> Result<(AlbertConfig, Vec<String>)> {
+    let path = Path::new(model);
+    if !path.exists() {
+        return Ok((AlbertConfig::preset(model)?, Vec::new()));
+    }
+    let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+    let name = file.display();
+    let text = fs::read_to_string(&file).with_context(|| format!("{name} cannot be read"))?;
+    let reading = AlbertConfig::from_hf_json(&text).with_context(|| name.to_string())?;
+    Ok((reading.config, reading.notes.iter().map(|note| format!("{name}: {note}")).collect()))
 }
 
 impl Selection {
@@ -189,14 +206,9 @@ impl Selection {
         {
             ensure!(!given || trains, "{option} applies to training steps; add --mode train");
         }
-        let is_int8 = self.precision == Precision::Int8;
         ensure!(
-            !is_int8 || what == What::Step,
-            "--precision int8 applies to forward steps: use bench step --precision int8"
-        );
-        ensure!(
-            !is_int8 || !trains,
-            "--precision int8 has no backward pass; remove --mode train or use --precision f32 or bf16"
+            self.precision != Precision::Int8 || (what == What::Step && !trains),
+            "--precision int8 has no backward pass and applies to forward steps: use bench step --precision int8"
         );
         ensure!(
             !self.peers || (what == What::Gemm && self.precision == Precision::F32),
@@ -245,11 +257,8 @@ impl Selection {
             }
         } else {
             for &form in forms {
-                for (&m, &n, &k) in
-                    self.m.iter().flat_map(|m| self.n.iter().flat_map(move |n| self.k.iter().map(move |k| (m, n, k))))
-                {
-                    products.push(Product { m, n, k, form, precision, peers: false });
-                }
+                let product = |[m, n, k]: [usize; 3]| Product { m, n, k, form, precision, peers: false };
+                products.extend(self.sizes([&[]; 3]).map(product));
             }
         }
         let peers = self.peers;
@@ -257,15 +266,14 @@ impl Selection {
     }
 
     fn rungs(&self) -> Vec<Work> {
-        let mut all = Vec::new();
-        for &m in unless_given(&self.m, &[512]) {
-            for &n in unless_given(&self.n, &[768]) {
-                for &k in unless_given(&self.k, &[768]) {
-                    all.extend(self.rung.iter().map(|&number| Work::Rung(Rung { number, m, n, k })));
-                }
-            }
-        }
-        all
+        let each = |[m, n, k]: [usize; 3]| self.rung.iter().map(move |&number| Work::Rung(Rung { number, m, n, k }));
+        self.sizes([&[512], &[768], &[768]]).flat_map(each).collect()
+    }
+
+    /// Combinations of --m, --n and --k, each with its default.
+    fn sizes<'a>(&'a self, [m, n, k]: [&'a [usize]; 3]) -> impl Iterator<Item = [usize; 3]> + 'a {
+        let [m, n, k] = [unless_given(&self.m, m), unless_given(&self.n, n), unless_given(&self.k, k)];
+        m.iter().flat_map(move |&m| n.iter().flat_map(move |&n| k.iter().map(move |&k| [m, n, k])))
     }
 
     fn attention(&self) -> Vec<Work> {
@@ -294,24 +302,20 @@ impl Selection {
 
     /// MLM head of base: the masked tokens, 15 %, of 32 sequences of 128.
     fn vocabulary(&self) -> Vec<Work> {
-        let (dtype, mut all) = (self.dtype(), Vec::new());
-        for &rows in unless_given(&self.m, &[614]) {
-            for &classes in unless_given(&self.n, &[30_000]) {
-                for &width in unless_given(&self.k, &[128]) {
-                    let case = |backward| Work::Vocabulary(Vocabulary { rows, classes, width, backward, dtype });
-                    all.extend([false, true].map(case));
-                }
-            }
-        }
-        all
+        let dtype = self.dtype();
+        let both = |[rows, classes, width]: [usize; 3]| {
+            [false, true].map(|backward| Work::Vocabulary(Vocabulary { rows, classes, width, backward, dtype }))
+        };
+        self.sizes([&[614], &[30_000], &[128]]).flat_map(both).collect()
     }
 
     fn steps(&self) -> Result<Vec<Work>> {
         let mode = self.mode.unwrap_or_default();
         let checkpointing = self.checkpointing.unwrap_or(Recompute::ON_CPU);
         let step = |name: &str, lengths: Vec<usize>| {
-            let config = AlbertConfig::preset(name)?;
+            let (config, _) = config(name)?;
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
+            ensure!(config.vocab_size > 6, "`{name}` has a vocabulary of {}, expected more than 6", config.vocab_size);
             ensure!(longest <= most, "sequence of {longest} tokens: `{name}` has {most} positions");
             let precision = self.precision;
             let (name, dropout) = (name.to_owned(), self.dropout);

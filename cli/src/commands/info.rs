@@ -17,8 +17,10 @@ use albert::{
 use anyhow::{Context, Result};
 use clap::Args;
 use engine::{Cpu, Lanes};
-use measure::cases::{Mode, Ready, Step, Work};
-
+use measure::{
+    cases::{Mode, Ready, Step, Work},
+    plan,
+};
 use std::{fs, io::Write, path::Path, process::ExitCode};
 
 #[derive(Debug, Args)]
@@ -198,18 +200,10 @@ fn measured(arguments: &Arguments, config: &AlbertConfig) -> Result<(f64, String
 }
 
 /// Reads the configuration of a preset or a path.
-pub(crate) fn config(model: &str) -> Result<AlbertConfig> {
-    let path = Path::new(model);
-    if !path.exists() {
-        return Ok(AlbertConfig::preset(model)?);
-    }
-    let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-    let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
-    let reading = AlbertConfig::from_hf_json(&text).with_context(|| file.display().to_string())?;
-    for note in &reading.notes {
-        tell!("note: {}: {note}", file.display());
-    }
-    Ok(reading.config)
+fn config(model: &str) -> Result<AlbertConfig> {
+    let (config, notes) = plan::config(model)?;
+    notes.iter().for_each(|note| tell!("note: {note}"));
+    Ok(config)
 }
 
 fn print(out: &mut impl Write, model: &str, report: &Report) -> Result<()> {

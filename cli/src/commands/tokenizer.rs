@@ -126,8 +126,11 @@ pub(crate) struct Encode {
 /// Input and output of lines.
 #[derive(Debug, Args)]
 pub(crate) struct Files {
-    /// File of lines, also .gz and .zst; - is standard input, the default
-    #[arg(value_name = "INPUT")]
+    /// File of lines, as --input [default: standard input]
+    #[arg(conflicts_with = "input", value_name = "INPUT")]
+    file: Option<PathBuf>,
+    /// File of lines, also .gz and .zst; - is standard input
+    #[arg(short, long, value_name = "FILE")]
     input: Option<PathBuf>,
     /// File for the results, which appears when all are written; - is standard output
     #[arg(short, long, value_name = "FILE")]
@@ -138,7 +141,7 @@ pub(crate) struct Files {
 
 impl Files {
     fn open(&self, kind: Kind) -> Result<(Lines, Sink)> {
-        let input = self.input.as_deref().unwrap_or(Path::new(STANDARD_INPUT));
+        let input = self.file.as_deref().or(self.input.as_deref()).unwrap_or(Path::new(STANDARD_INPUT));
         Ok((Lines::open(input, kind)?, Sink::create(self.output.as_deref())?))
     }
 }

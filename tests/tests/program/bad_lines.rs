@@ -39,7 +39,7 @@ fn streams_have_an_entry_for_each_line() {
         ("classify --model tuned -", "label", &[2, 4, 5][..]),
         ("classify --model tagger -", "tags", &[4, 5]),
         ("embed --model run -", "embedding", &[4, 5]),
-        ("tokenizer encode --tokenizer tokenizer.json -", "ids", &[4, 5]),
+        ("tokenizer encode --tokenizer tokenizer.json -i -", "ids", &[4, 5]),
     ] {
         let told = world.run_with_input(&format!("{command} --json"), &lines).succeeds();
         let entries = objects(&told.stdout);

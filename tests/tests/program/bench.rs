@@ -26,7 +26,7 @@ fn json_has_what_a_reader_needs() {
         ("softmax --m 3 --n 8", "softmax", "bytes", "f32"),
         ("vocabulary --m 3 --n 20 --k 8 --precision bf16", "vocabulary", "flops", "bf16"),
         ("step --config tiny --lengths 3,5 --mode train", "step", "flops", "f32"),
-        ("step --config tiny --lengths 3,5 --precision int8", "step", "flops", "int8"),
+        ("step --config quickstart --lengths 3,5 --precision int8", "step", "flops", "int8"),
     ] {
         let records = records(&format!("{line} --isa scalar"), 3);
         assert!(!records.is_empty());
@@ -64,7 +64,9 @@ fn flops_are_those_of_the_products_once() {
 fn lengths_come_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lengths.txt");
-    let line = format!("step --config tiny --lengths-from {}", path.display());
+    let tiny = albert::AlbertConfig::preset("tiny").unwrap().to_hf_json("AlbertModel");
+    std::fs::write(folder.path().join("config.json"), tiny).unwrap();
+    let line = format!("step --config {} --lengths-from {}", folder.path().display(), path.display());
     std::fs::write(&path, "# tokens a line\n7\n\n3\n 9\n5\n").unwrap();
     let lengths = |more: &str| {
         let of = |record: &Value| (record["sizes"]["lengths"].clone(), record["tokens"].clone());
