@@ -146,7 +146,7 @@ def product(options, shape):
         turns.albert(options.albert, ["gemm", *sizes, "--threads", threads]),
         process("torch", "torch", "gemm", options.precision, shape, threads),
     ]
-    ours, theirs = turns.rounds(contenders, options.rounds)
+    ours, theirs = zip(*(results for results, _ in turns.rounds(contenders, options.rounds)))
     own = [turns.flatten(records[0]) for records in ours]
     packed = [next(p for p in records[0]["peers"] if p["name"] == "prepacked")["seconds"]["median"] for records in ours]
     median = turns.statistics.median
@@ -171,7 +171,7 @@ def case(options, kernel, shape):
     others = [("torch", "forward"), ("ort", "forward"), ("torch", "backward")]
     for who, passes in others if kernel != "vocabulary" else others[::2]:
         contenders.append(process(f"{who} {passes}", who, kernel, passes, shape, threads))
-    ours, *theirs = turns.rounds(contenders, options.rounds)
+    ours, *theirs = zip(*(results for results, _ in turns.rounds(contenders, options.rounds)))
     # The records of a round: forward, fused, backward.
     for passes in ("forward", "backward"):
         own = [turns.flatten(next(r for r in records if r["case"].startswith(passes))) for records in ours]

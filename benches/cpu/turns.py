@@ -66,22 +66,49 @@ def albert(path, arguments):
 
 
 def rounds(contenders, count):
-    """Runs `count` rounds of all contenders after a warm-up round; returns a list per contender."""
-    for contender in contenders:
-        contender.wait_until_ready()
-    results = [[] for _ in contenders]
-    for number in range(count + 1):
-        for contender, result in zip(contenders, results):
-            time.sleep(PAUSE)
-            start = time.perf_counter()
-            took = contender.turn()
-            if time.perf_counter() - start < SHORT:
+    """Runs `count` rounds of all contenders after a warm-up round; yields the results of each round, one per contender, and the
+    state of the machine in it."""
+    try:
+        for contender in contenders:
+            contender.wait_until_ready()
+        for number in range(count + 1):
+            results, start, others = [], time.perf_counter(), seconds_of_others(contenders)
+            for contender in contenders:
+                time.sleep(PAUSE)
+                called = time.perf_counter()
                 took = contender.turn()
+                if time.perf_counter() - called < SHORT:
+                    took = contender.turn()
+                results.append(took)
+            seconds = time.perf_counter() - start
+            load = max(0.0, seconds_of_others(contenders) - others) / seconds
+            time.sleep(PAUSE)
             if number > 0:
-                result.append(took)
-    for contender in contenders:
-        contender.end()
-    return results
+                yield results, {"seconds": seconds, "load": load, "copy_gbs": copy_gbs()}
+    finally:
+        for contender in contenders:
+            contender.end()
+
+
+def seconds_of_others(contenders):
+    """CPU time since boot that neither this process nor a contender used, with that of other virtual machines (steal)."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    ticks = user + nice + system + irq + softirq + steal
+    for process in ["self", *(contender.process.pid for contender in contenders)]:
+        with open(f"/proc/{process}/stat") as file:
+            # The second field, the name, may contain blanks.
+            ticks -= sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def copy_gbs():
+    """Bandwidth of a copy of 64 MiB on one thread, read and written: the best of three."""
+    import numpy
+
+    source, target = numpy.ones(2**23), numpy.zeros(2**23)
+    seconds = min(once(lambda: numpy.copyto(target, source), 1)["seconds"] for _ in range(3))
+    return 2e-9 * source.nbytes / seconds
 
 
 def peak_rss():
