@@ -1,4 +1,4 @@
-"""Vocabulary training and `albert data build` against Hugging Face tokenizers, interleaved, on the same text.
+"""Vocabulary training and `albert data build` against Hugging Face tokenizers and SentencePiece, interleaved, on the same text.
 
     python -m pip install -r benches/cpu/requirements.txt
     python benches/cpu/data.py --albert target/release/albert --corpus corpus.txt --threads 2
@@ -6,17 +6,19 @@
 Nothing here is needed to build or test the project. The text: one sentence per line, blank lines between documents.
 
     train   ours: the command `tokenizer train`, from the start of its process to the file it writes
-            theirs: UnigramTrainer, the same size, longest piece and cleaning; `train` on the file alone
+            tokenizers: UnigramTrainer, the same size, longest piece and cleaning; `train` on the file alone
+            SentencePiece: the same size, longest piece, coverage and symbols; its own cleaning `nmt_nfkc_cf`, which keeps accents
     build   ours: the command `data build`: reads and checks the text, tells copies of documents, encodes, splits, writes
             shards and their hashes
-            theirs: `encode_batch_fast` of the same lines, held in memory before, under the vocabulary that we trained;
-            nothing is kept or written
+            theirs: `encode_batch_fast`, and SentencePiece's `encode`, of the same lines, which are in memory before, with the
+            vocabulary that we trained; nothing is kept or written. SentencePiece gets text that is cleaned already
 
-Both sides must find the same number of tokens. Starting Python, importing and loading count for nobody but us. Every
-turn takes seconds, so none is thrown away to warm up.
+All must find the same number of tokens. Starting Python, importing and loading are timed for ours only. Every turn takes
+seconds, so there is no warm-up.
 """
 
 import argparse
+import io
 import json
 import os
 import statistics
@@ -63,32 +65,63 @@ class Command:
         }
 
 
-def worker(arguments):
+def lines_of(corpus):
+    """Lines of the text, in calls' worth."""
+    with open(corpus, encoding="utf-8") as text:
+        lines = [line for line in text.read().split("\n") if line]
+    return [lines[at : at + CALL] for at in range(0, len(lines), CALL)]
+
+
+def tokenizers_call(task, file, corpus, size):
     from tokenizers import Tokenizer, models, trainers
 
-    task, file, corpus, size, threads = arguments
     ours = Tokenizer.from_file(file)
-    if task == "train":
+    if task == "build":
+        parts = lines_of(corpus)
+        encode = lambda part: ours.encode_batch_fast(part, add_special_tokens=False)
+        return lambda: sum(len(encoding.ids) for part in parts for encoding in encode(part))
 
-        def call():
-            tokenizer = Tokenizer(models.Unigram())
-            tokenizer.normalizer, tokenizer.pre_tokenizer = ours.normalizer, ours.pre_tokenizer
-            trainer = trainers.UnigramTrainer(
-                vocab_size=int(size), special_tokens=SPECIAL, unk_token="<unk>", max_piece_length=16, show_progress=False
-            )
-            tokenizer.train([corpus], trainer)
+    def call():
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer, tokenizer.pre_tokenizer = ours.normalizer, ours.pre_tokenizer
+        trainer = trainers.UnigramTrainer(
+            vocab_size=size, special_tokens=SPECIAL, unk_token="<unk>", max_piece_length=16, show_progress=False
+        )
+        tokenizer.train([corpus], trainer)
 
+    return call
+
+
+def sentencepiece_call(task, file, corpus, size, threads):
+    import sentencepiece
+
+    if task == "build":
+        from tokenizers import Tokenizer
+
+        # Code of ALBERT lowercases and strips accents before it calls SentencePiece.
+        clean = Tokenizer.from_file(file).normalizer.normalize_str
+        parts = [[clean(line) for line in part] for part in lines_of(corpus)]
+        processor = sentencepiece.SentencePieceProcessor(model_file=file.replace(".json", ".model"))
+        return lambda: sum(len(ids) for part in parts for ids in processor.encode(part, num_threads=threads))
+    settings = {"model_type": "unigram", "character_coverage": 0.99995, "normalization_rule_name": "nmt_nfkc_cf"}
+    symbols = ["[CLS]", "[SEP]", "[MASK]", "(", ")", '"', "-", ".", "–", "£", "€"]
+    more = {"user_defined_symbols": symbols, "max_sentencepiece_length": 16, "minloglevel": 2}
+
+    def call():
+        sentencepiece.SentencePieceTrainer.train(
+            input=corpus, model_writer=io.BytesIO(), vocab_size=size, num_threads=threads, **settings, **more
+        )
+
+    return call
+
+
+def worker(library, task, file, corpus, size, threads):
+    if library == "tokenizers":
+        call = tokenizers_call(task, file, corpus, size)
     else:
-        with open(corpus, encoding="utf-8") as text:
-            lines = [line for line in text.read().split("\n") if line]
-
-        def call():
-            parts = (lines[at : at + CALL] for at in range(0, len(lines), CALL))
-            encoded = (ours.encode_batch_fast(part, add_special_tokens=False) for part in parts)
-            return sum(len(encoding.ids) for part in encoded for encoding in part)
-
+        call = sentencepiece_call(task, file, corpus, size, threads)
     turns.forget_peak()
-    turns.serve(lambda: turns.once(call, int(threads)))
+    turns.serve(lambda: turns.once(call, threads))
 
 
 def tokens_of(folder):
@@ -98,7 +131,7 @@ def tokens_of(folder):
 
 
 def contenders(options, task, folder):
-    """Ours and theirs."""
+    """Ours, then theirs."""
     file, shards = os.path.join(folder, "tokenizer.json"), os.path.join(folder, "shards")
     size = str(options.vocab_size)
     train = [options.albert, "tokenizer", "train", options.corpus, "--vocab-size", size, "--output", file]
@@ -108,11 +141,15 @@ def contenders(options, task, folder):
         command = [options.albert, "data", "build", options.corpus, "--tokenizer", file, "--output", shards]
         ours = Command("albert data build", command, options.threads, lambda: tokens_of(shards))
     if not os.path.exists(file):
-        # They clean and encode with this file of ours.
-        subprocess.run(train, check=True, capture_output=True)
-    theirs = [sys.executable, __file__, "--worker", task, file, options.corpus, size, str(options.threads)]
-    threads = {"RAYON_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "true"}
-    return ours, turns.Process(f"tokenizers: {'train' if task == 'train' else 'encode_batch_fast'}", theirs, threads)
+        # Peers clean and encode with this file of ours, SentencePiece with its conversion.
+        convert = [options.albert, "tokenizer", "convert", "--tokenizer", file, "--output", file.replace(".json", ".model")]
+        for command in (train, convert):
+            subprocess.run(command, check=True, capture_output=True)
+    threads, theirs = {"RAYON_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "true"}, []
+    for library in ("tokenizers", "sentencepiece"):
+        work = json.dumps([library, task, file, options.corpus, options.vocab_size, options.threads])
+        theirs.append(turns.Process(f"{library}: {task}", [sys.executable, __file__, "--worker", work], threads))
+    return [ours, *theirs]
 
 
 def table(title, names, results, megabytes):
@@ -135,7 +172,7 @@ def table(title, names, results, megabytes):
 
 def main():
     if sys.argv[1:2] == ["--worker"]:
-        return worker(sys.argv[2:])
+        return worker(*json.loads(sys.argv[2]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--albert", default="target/release/albert", help="the program")
     parser.add_argument("--corpus", required=True, help="text file, one sentence per line")
@@ -148,20 +185,21 @@ def main():
     megabytes, everything = os.path.getsize(options.corpus) / 1e6, []
     with tempfile.TemporaryDirectory() as folder:
         for task in options.tasks:
-            pair = contenders(options, task, folder)
-            pair[1].wait_until_ready()
-            results = [[], []]
+            sides = contenders(options, task, folder)
+            for contender in sides:
+                contender.wait_until_ready()
+            results = [[] for _ in sides]
             for number in range(options.rounds):
-                for contender, result in zip(pair, results):
+                for contender, result in zip(sides, results):
                     took = contender.turn()
                     took["used"] = took["processor_seconds"] * options.threads
                     result.append(took)
                 print(f"{task} {number}: {[round(r[-1]['used'], 2) for r in results]}", file=sys.stderr, flush=True)
                 if len({result[-1]["result"] for result in results}) != 1:
                     sys.exit(f"token counts differ: {[result[-1]['result'] for result in results]}")
-            for contender in pair:
+            for contender in sides:
                 contender.end()
-            names = [contender.name for contender in pair]
+            names = [contender.name for contender in sides]
             rows = table(f"{task}, {options.threads} thread(s)", names, results, megabytes)
             everything.append({"task": task, "table": rows, "rounds": dict(zip(names, results))})
     if options.json:
