@@ -48,8 +48,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     for line in caches(Path::new("/sys/devices/system/cpu/cpu0/cache")) {
         writeln!(out, "cache             {line}")?;
     }
-    let why = if std::env::var_os("ALBERT_L2").is_some() { "set by ALBERT_L2" } else { "L2, at least 2 MiB" };
-    writeln!(out, "GEMM blocks       for {} KiB of cache: {why}", cpu.block_cache() >> 10)?;
+    let why =
+        if std::env::var_os("ALBERT_CACHES").is_some() { "set by ALBERT_CACHES" } else { "those of this machine" };
+    writeln!(out, "GEMM blocks       for {}: {why}", cpu.caches())?;
     if let Some(memory) = memory() {
         writeln!(out, "memory            {memory}")?;
     }

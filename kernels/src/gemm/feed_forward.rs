@@ -22,7 +22,7 @@ pub fn rows_of_block(cpu: &Cpu, precision: Precision, rows: usize, inner: usize)
         return None;
     }
     // The other half of L2 is for partial sums and for panels of the weights, which stream through it.
-    let fit = cpu.block_cache() / 2 / inner.saturating_mul(size_of::<half::bf16>()).max(1);
+    let fit = cpu.caches().block() / 2 / inner.saturating_mul(size_of::<half::bf16>()).max(1);
     let block = (fit / SIDE * SIDE).max(SIDE);
     (rows.div_ceil(block) >= cpu.threads()).then_some(block)
 }
@@ -90,7 +90,7 @@ mod tests {
         let emulated = TileKind::Emulated;
         let block = rows_of_block(&cpu(emulated, 1), Precision::Bf16, 1 << 20, 3072).unwrap();
         let bytes = block * 3072 * 2;
-        let half = cpu(emulated, 1).block_cache() / 2;
+        let half = cpu(emulated, 1).caches().block() / 2;
         assert!(
             block.is_multiple_of(SIDE) && (block == SIDE || bytes <= half && bytes + SIDE * 3072 * 2 > half),
             "{block}"

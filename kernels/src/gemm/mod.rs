@@ -37,9 +37,10 @@ mod operand;
 mod precision;
 
 pub use crate::register_tile::RegisterTile;
+pub(crate) use cpu::blocking::chain;
 pub use cpu::blocking::{Blocking, CHAIN, SINGLE_BLOCK};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use cpu::microkernel::{Destination, NextTile, PanelA, PanelB};
+pub(crate) use cpu::microkernel::{Destination, NextTile, PanelA, PanelB, Part};
 pub use cpu::packed::{PackMismatch, PackedB};
 pub(crate) use cpu::{
     Product,

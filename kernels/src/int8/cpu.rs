@@ -3,7 +3,8 @@
 use super::dot::Dot;
 use super::{LEVELS, QuantizedWeight};
 use crate::gemm::{
-    Beta, Blocking, MicrokernelUser, Output, PanelsOfGroups, Product, RowsOfGroups, Scales, TileEpilogue, run_tasks,
+    Beta, Blocking, MicrokernelUser, Output, PanelsOfGroups, Product, RowsOfGroups, Scales, TileEpilogue, chain,
+    run_tasks,
 };
 use crate::pool::{Cpu, Disjoint};
 use crate::simd::Simd;
@@ -43,9 +44,9 @@ pub(super) fn run<D: Dot>(
         m,
         n,
         depth,
-        // Sums of integers are exact in any order: one block, one chain.
+        // Sums of integers are exact in any order.
         block: depth,
-        chain: depth,
+        chain: chain(depth),
         parts: 1,
         a: RowsOfGroups { groups: &*groups, stride },
         a_in_place: true,
@@ -64,7 +65,7 @@ pub(super) fn run<D: Dot>(
         }),
         epilogue,
     };
-    let blocking = Blocking::new(D::SIZE, D::Simd::LANES, cpu.block_cache());
+    let blocking = Blocking::new(D::SIZE, D::Simd::LANES, cpu.caches());
     let blocking = if D::WHOLE { blocking.in_whole_tiles() } else { blocking };
     run_tasks(cpu, &blocking, 1, |_| product, |task| dot.vectorize(task));
 }

@@ -1,7 +1,7 @@
 //! Dot products of bytes: the instructions of the microkernels, per instruction set.
 
 #[cfg(target_arch = "x86_64")]
-use crate::gemm::{Destination, NextTile, PanelA, PanelB};
+use crate::gemm::{Destination, NextTile, PanelA, PanelB, Part};
 use crate::gemm::{Entered, Microkernel, MicrokernelUser, MultiplyAdd, Tile};
 use crate::pool::Cpu;
 use crate::register_tile::RegisterTile;
@@ -227,6 +227,14 @@ unsafe impl<const FMA: bool> MultiplyAdd for ScalarDot<FMA> {
         sum.wrapping_add(dot as u32)
     }
     #[inline(always)]
+    fn to_bits(self, sums: u32) -> f32 {
+        f32::from_bits(sums)
+    }
+    #[inline(always)]
+    fn add(self, before: f32, sums: u32) -> u32 {
+        before.to_bits().wrapping_add(sums)
+    }
+    #[inline(always)]
     fn to_f32(self, sums: u32) -> f32 {
         self.0.int_to_float(sums)
     }
@@ -317,6 +325,14 @@ macro_rules! x86_dot {
                 unsafe { $product }
             }
             #[inline(always)]
+            fn to_bits(self, sums: $ints) -> $floats {
+                self.0.as_floats(sums)
+            }
+            #[inline(always)]
+            fn add(self, before: $floats, sums: $ints) -> $ints {
+                self.0.add_u32(self.0.as_bits(before), sums)
+            }
+            #[inline(always)]
             fn to_f32(self, sums: $ints) -> $floats {
                 self.0.int_to_float(sums)
             }
@@ -403,7 +419,7 @@ impl<U: MatrixUnit + 'static> Microkernel for UnitDot<U> {
     unsafe fn tile<const H: usize>(
         self,
         height: usize,
-        [depth, _]: [usize; 2],
+        Part { depth, .. }: Part,
         a: PanelA<'_, [u8; 4]>,
         b: PanelB<'_, [i8; 4]>,
         _: NextTile,

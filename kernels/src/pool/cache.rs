@@ -1,25 +1,57 @@
-//! Sizes of caches, and the one for which products are blocked: the L2 of a core, or a part of L3 if L2 is small.
+//! Sizes of caches, for which products are blocked.
 
-/// Minimum size: that of the machines on which the blocks were tuned. Smaller blocks gained with some shapes and lost with
-/// others on a Zen 3 core with 512 KiB of L2 (docs/results/gemm.md, Size of L2).
-const LEAST: usize = 2 << 20;
+/// Data caches that products are blocked for, in bytes. Results do not depend on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caches {
+    /// L1 of a core.
+    pub l1: usize,
+    /// L2 of a core.
+    pub l2: usize,
+    /// L3, which cores share.
+    pub l3: usize,
+}
 
-/// Allowed sizes of `ALBERT_L2`.
-const ALLOWED: std::ops::RangeInclusive<usize> = 16 << 10..=1 << 30;
+impl Caches {
+    /// Bytes for which blocks of B are sized: L2. A smaller L2 than that of the machines on which the blocks were tuned is
+    /// counted as large, if L3 is: smaller blocks gained with some shapes and lost with others on a Zen 3 core with 512 KiB of
+    /// L2 (docs/results/gemm.md, Size of L2).
+    pub fn block(&self) -> usize {
+        const TUNED: usize = 2 << 20;
+        self.l2.max(TUNED.min(self.l3 / 8))
+    }
 
-/// Parses `ALBERT_L2` (`512K`, `2M`, or a number of bytes) to bytes; `None` if the text is invalid.
-pub(super) fn parse(text: &str) -> Option<usize> {
+    /// Parses `ALBERT_CACHES`: three sizes, such as `32K,512K,32M`; `None` if the text is invalid.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut sizes = text.split(',').map(|size| parse(size).filter(|bytes| ALLOWED.contains(bytes)));
+        let (l1, l2, l3) = (sizes.next()??, sizes.next()??, sizes.next()??);
+        (sizes.next().is_none() && l1 <= l2 && l2 <= l3).then_some(Self { l1, l2, l3 })
+    }
+
+    /// The sizes that the processor reports, with common ones in place of those that it does not report.
+    pub(super) fn detect() -> Self {
+        let of = |level, else_bytes| reported(level).filter(|bytes| ALLOWED.contains(bytes)).unwrap_or(else_bytes);
+        Self { l1: of(1, 32 << 10), l2: of(2, 512 << 10), l3: of(3, 16 << 20) }
+    }
+}
+
+/// Such as `L1 32 KiB, L2 512 KiB, L3 32768 KiB`.
+impl std::fmt::Display for Caches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { l1, l2, l3 } = self;
+        write!(f, "L1 {} KiB, L2 {} KiB, L3 {} KiB", l1 >> 10, l2 >> 10, l3 >> 10)
+    }
+}
+
+/// Allowed sizes.
+const ALLOWED: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 30;
+
+/// Parses `512K`, `2M`, or a number of bytes; `None` if the text is invalid.
+fn parse(text: &str) -> Option<usize> {
     let (digits, unit) = match text.strip_suffix(['K', 'M']) {
         Some(digits) => (digits, if text.ends_with('K') { 1 << 10 } else { 1 << 20 }),
         None => (text, 1),
     };
-    let bytes = digits.parse::<usize>().ok()?.checked_mul(unit)?;
-    ALLOWED.contains(&bytes).then_some(bytes)
-}
-
-/// Maximum of [`LEAST`] and the reported L2.
-pub(super) fn size() -> usize {
-    reported(2).filter(|bytes| ALLOWED.contains(bytes)).unwrap_or(LEAST).max(LEAST)
+    digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
 /// Reported bytes of the cache of `level` for data. Source: Intel SDM volume 2A, CPUID leaf 4; AMD APM volume 3, CPUID Fn8000_001D, which has the
@@ -59,12 +91,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_bytes_or_have_a_unit() {
-        assert_eq!(parse("512K"), Some(512 << 10));
-        assert_eq!(parse("2M"), Some(2 << 20));
-        assert_eq!(parse("65536"), Some(65536));
-        for text in ["", "K", "-1M", "1G", "2 M", "4", "99999999999999999999M", "18446744073709551615K", "2M2"] {
-            assert_eq!(parse(text), None, "{text}");
+    fn sizes_are_bytes_or_have_a_unit_and_increase() {
+        let zen3 = Caches { l1: 32 << 10, l2: 512 << 10, l3: 32 << 20 };
+        assert_eq!(Caches::parse("32K,512K,32M"), Some(zen3));
+        assert_eq!(Caches::parse("32768,524288,33554432"), Some(zen3));
+        assert_eq!(zen3.block(), 2 << 20);
+        for text in [
+            "",
+            "32K",
+            "32K,512K",
+            "32K,512K,32M,",
+            "32K,512K,32M,64M",
+            "512K,32K,32M",
+            "32K,512K,256K",
+            "32K, 512K,32M",
+            "-1K,512K,32M",
+            "32K,512K,1G",
+            "4,512K,32M",
+            "32K,512K,99999999999999999999M",
+            "32K,512K,18446744073709551615K",
+        ] {
+            assert_eq!(Caches::parse(text), None, "{text}");
         }
     }
 

@@ -12,6 +12,8 @@ mod team;
 #[cfg(test)]
 mod tests;
 
+pub use cache::Caches;
+
 use crate::simd::{Isa, IsaKind};
 use crate::tiles::{TileKind, Tiles};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +32,7 @@ use team::{MAX_THREADS, Team};
 pub struct Cpu {
     isa: Isa,
     tiles: Tiles,
-    block_cache: usize,
+    caches: Caches,
     pool: Arc<Pool>,
 }
 
@@ -51,8 +53,8 @@ pub enum CpuError {
     Amx(String),
     /// `ALBERT_THREADS`, or the number given to [`Cpu::new`], is not a number from 1 to 1024.
     Threads(String),
-    /// `ALBERT_L2` is not a size from 16K to 1024M.
-    L2(String),
+    /// `ALBERT_CACHES` is not three sizes from 4K to 1024M that increase.
+    Caches(String),
     /// The operating system did not start a thread.
     Spawn(io::Error),
 }
@@ -63,7 +65,12 @@ impl std::fmt::Display for CpuError {
             Self::Isa(error) => error.fmt(f),
             Self::Amx(reason) => write!(f, "ALBERT_ISA=amx: {reason}; choose another or unset it"),
             Self::Threads(text) => write!(f, "ALBERT_THREADS={text}: expected a number of threads from 1 to 1024"),
-            Self::L2(text) => write!(f, "ALBERT_L2={text}: expected a size from 16K to 1024M, such as 512K or 2M"),
+            Self::Caches(text) => {
+                write!(
+                    f,
+                    "ALBERT_CACHES={text}: expected sizes of L1, L2 and L3 from 4K to 1024M, such as 32K,512K,32M"
+                )
+            }
             Self::Spawn(error) => {
                 write!(f, "the worker threads could not be started: {error}; set ALBERT_THREADS to a smaller number")
             }
@@ -88,7 +95,7 @@ impl Cpu {
     /// The number of cores is that of the affinity mask, or the CPU quota of the cgroup (v1 and v2) if that is less.
     ///
     /// # Errors
-    /// One of the two variables or `ALBERT_L2` is unusable, or a thread cannot be started.
+    /// One of the two variables or `ALBERT_CACHES` is unusable, or a thread cannot be started.
     pub fn detect() -> Result<Self, CpuError> {
         Self::detect_share(1)
     }
@@ -128,21 +135,21 @@ impl Cpu {
     }
 
     /// `threads` threads (at least 1) that run `isa`: the caller of a loop, and `threads - 1` that are started here. Products are
-    /// blocked for the greater of the machine's L2 and 2 MiB, or for `ALBERT_L2`.
+    /// blocked for the machine's caches, or for those of `ALBERT_CACHES`.
     ///
     /// # Errors
-    /// A thread cannot be started, `threads` is greater than 1024, or `ALBERT_L2` is unusable.
+    /// A thread cannot be started, `threads` is greater than 1024, or `ALBERT_CACHES` is unusable.
     pub fn new(isa: Isa, threads: usize) -> Result<Self, CpuError> {
         if threads > MAX_THREADS {
             return Err(CpuError::Threads(threads.to_string()));
         }
-        let block_cache = match std::env::var_os("ALBERT_L2").map(|text| text.to_string_lossy().into_owned()) {
-            Some(text) => cache::parse(&text).ok_or(CpuError::L2(text))?,
-            None => cache::size(),
+        let caches = match std::env::var_os("ALBERT_CACHES").map(|text| text.to_string_lossy().into_owned()) {
+            Some(text) => Caches::parse(&text).ok_or(CpuError::Caches(text))?,
+            None => Caches::detect(),
         };
         // One more than `cores`, which rounds a quota down.
         let pool = Pool::new(threads.max(1), cores() + 1).map_err(CpuError::Spawn)?;
-        Ok(Self { isa, tiles: Tiles::fastest(isa), block_cache, pool: Arc::new(pool) })
+        Ok(Self { isa, tiles: Tiles::fastest(isa), caches, pool: Arc::new(pool) })
     }
 
     /// The instruction set.
@@ -163,9 +170,9 @@ impl Cpu {
         Ok(Self { tiles: Tiles::new(kind, self.isa)?, ..self })
     }
 
-    /// Bytes of cache that products are blocked for: at least 2 MiB, or the L2 of a core. Results do not depend on it.
-    pub fn block_cache(&self) -> usize {
-        self.block_cache
+    /// Caches that products are blocked for.
+    pub fn caches(&self) -> Caches {
+        self.caches
     }
 
     /// Bytes of the cache of `level` for data, 1 to 3, as the processor reports; `None` if it reports none.
@@ -173,9 +180,9 @@ impl Cpu {
         cache::reported(level)
     }
 
-    /// The same threads, with products blocked for `bytes` of cache.
-    pub fn with_block_cache(self, bytes: usize) -> Self {
-        Self { block_cache: bytes, ..self }
+    /// The same threads, with products blocked for other caches.
+    pub fn with_caches(self, caches: Caches) -> Self {
+        Self { caches, ..self }
     }
 
     /// Number of threads that run a loop.

@@ -18,7 +18,7 @@ fn pool_of(threads: usize) -> Cpu {
 fn awake_pool_of(threads: usize) -> Cpu {
     let isa = Isa::choose().unwrap();
     let pool = Arc::new(Pool::new(threads, threads).unwrap());
-    Cpu { isa, tiles: Tiles::fastest(isa), block_cache: 2 << 20, pool }
+    Cpu { isa, tiles: Tiles::fastest(isa), caches: Caches::detect(), pool }
 }
 
 /// Runs `test`; fails if it takes longer than two minutes.

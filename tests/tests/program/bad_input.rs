@@ -307,7 +307,8 @@ fn nonsense_in_the_environment_is_named() {
         ("ALBERT_THREADS", "many", "1 to 1024"),
         ("ALBERT_THREADS", "0", "1 to 1024"),
         ("ALBERT_THREADS", "1000000000000", "1 to 1024"),
-        ("ALBERT_L2", "1G", "512K"),
+        ("ALBERT_CACHES", "512K", "32K,512K,32M"),
+        ("ALBERT_CACHES", "512K,32K,32M", "L1, L2 and L3"),
     ] {
         let told = finish(albert(&["doctor"]).env(variable, value));
         told.fails_with(&[&format!("{variable}={value}"), said]);

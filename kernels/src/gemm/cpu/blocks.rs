@@ -7,14 +7,16 @@
 //! A row stride that is a multiple of 4 KiB maps all steps of a panel to a few cache sets, where they evict each other:
 //! such operands are packed too.
 
-use super::blocking::Blocking;
-use super::microkernel::{Fma, Microkernel, PanelA, PanelB};
+use super::blocking::{Blocking, packs_transposed};
+use super::microkernel::{Fma, Microkernel, PanelA, PanelB, Tile};
 use super::pack;
 use super::packed::PackedB;
 use crate::gemm::operand::Operand;
 use crate::gemm::{Gemm, Layout};
+use crate::pool::part;
 use crate::register_tile::RegisterTile;
 use crate::simd::{Kernel, Simd};
+use crate::tiles::SIDE;
 use std::ops::Range;
 
 /// Groups in 4 KiB.
@@ -42,12 +44,94 @@ pub(crate) struct Steps {
     pub depth: usize,
 }
 
+/// Some of the panels of a task's rows: all have nearly equal heights.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels {
+    /// First row of the task and their count.
+    pub task: [usize; 2],
+    /// Rows that are not divided.
+    pub row_unit: usize,
+    /// Panels of the task.
+    pub of: usize,
+    /// First of these panels, and the first after them.
+    pub range: [usize; 2],
+}
+
+impl Panels {
+    /// First row and height of panel `i` of the task.
+    #[inline(always)]
+    pub(super) fn panel(&self, i: usize) -> (usize, usize) {
+        let rows = part(self.task[1], self.row_unit, self.of, i);
+        (self.task[0] + rows.start, rows.len())
+    }
+
+    /// First row.
+    #[inline(always)]
+    pub(super) fn first_row(&self) -> usize {
+        self.panel(self.range[0]).0
+    }
+
+    /// Rows.
+    #[inline(always)]
+    pub(super) fn rows(&self) -> Range<usize> {
+        let (last, height) = self.panel(self.range[1] - 1);
+        self.first_row()..last + height
+    }
+
+    /// First row and height of each panel.
+    #[inline(always)]
+    pub(super) fn iter(self) -> impl Iterator<Item = (usize, usize)> {
+        (self.range[0]..self.range[1]).map(move |i| self.panel(i))
+    }
+}
+
 /// A of a product.
 pub(crate) trait RowPanels<M: Microkernel>: Copy + Sync {
-    /// Steps of `height` rows of A from `row` on. If A needs packing, the panel is packed into `out`.
-    fn panel<'o>(&self, m: M, steps: Steps, row: usize, height: usize, out: &'o mut [M::A]) -> PanelA<'o, M::A>
+    /// Steps of some panels of A. Packed into `out` unless they are read in place.
+    fn block<'o>(&self, m: M, steps: Steps, panels: Panels, out: &'o mut [M::A]) -> BlockA<'o, M::A>
     where
         Self: 'o;
+}
+
+/// Panels of A for some steps.
+#[derive(Clone, Copy)]
+pub(crate) enum BlockA<'a, G> {
+    /// In place: `row_stride` or `k_stride` is 1.
+    InPlace { a: &'a [G], row_stride: usize, k_stride: usize },
+    /// Panels of \[part\]\[k\]\[rows\], one after the other.
+    Columns { a: &'a [G], depth: usize, parts: usize },
+    /// Tiles of a matrix unit: whole ones in place, if they can be, with the stride of their rows, the others packed as
+    /// \[part\]\[32 rows\]\[k\].
+    Rows { whole: Option<(&'a [G], usize)>, packed: &'a [G], depth: usize, parts: usize },
+}
+
+impl<'a, G> BlockA<'a, G> {
+    /// The panel of `height` rows from row `offset` of the block on.
+    #[inline(always)]
+    pub(super) fn panel(&self, offset: usize, height: usize) -> PanelA<'a, G> {
+        match *self {
+            Self::InPlace { a, row_stride, k_stride } => {
+                PanelA { a: &a[offset * row_stride..], row_stride, k_stride, part_stride: 0 }
+            }
+            Self::Columns { a, depth, parts } => {
+                PanelA { a: &a[offset * depth * parts..], row_stride: 1, k_stride: height, part_stride: depth * height }
+            }
+            Self::Rows { whole: Some((a, row_stride)), .. } if height == SIDE => {
+                PanelA { a: &a[offset * row_stride..], row_stride, k_stride: 1, part_stride: 0 }
+            }
+            Self::Rows { whole, packed, depth, parts } => {
+                let at = if whole.is_some() { 0 } else { offset * depth * parts };
+                PanelA { a: &packed[at..], row_stride: depth, k_stride: 1, part_stride: SIDE * depth }
+            }
+        }
+    }
+
+    /// The same for `depth` steps from step `start` on; one part.
+    #[inline(always)]
+    pub(super) fn part_of_panel(&self, offset: usize, height: usize, start: usize) -> PanelA<'a, G> {
+        let panel = self.panel(offset, height);
+        PanelA { a: &panel.a[(start * panel.k_stride).min(panel.a.len())..], ..panel }
+    }
 }
 
 /// B of a product.
@@ -75,12 +159,15 @@ pub(crate) struct RowsOfGroups<'a, G> {
 
 impl<'a, G: Copy + Sync, M: Microkernel<A = G>> RowPanels<M> for RowsOfGroups<'a, G> {
     #[inline(always)]
-    fn panel<'o>(&self, _: M, steps: Steps, row: usize, _: usize, _: &'o mut [G]) -> PanelA<'o, G>
+    fn block<'o>(&self, _: M, steps: Steps, panels: Panels, _: &'o mut [G]) -> BlockA<'o, G>
     where
         'a: 'o,
     {
-        let a = if steps.depth == 0 { &[] } else { &self.groups[row * self.stride + steps.start..] };
-        PanelA { a, row_stride: self.stride, k_stride: 1, part_stride: 0 }
+        if steps.depth == 0 {
+            return BlockA::Columns { a: &[], depth: 0, parts: 1 };
+        }
+        let a = &self.groups[panels.first_row() * self.stride + steps.start..];
+        BlockA::InPlace { a, row_stride: self.stride, k_stride: 1 }
     }
 }
 
@@ -116,39 +203,58 @@ pub(in crate::gemm) struct MatrixA<'a> {
 }
 
 impl MatrixA<'_> {
-    /// True if panels are read in place.
-    pub(super) fn in_place(&self) -> bool {
-        usable_in_place(self.a, self.spec.lda)
+    /// True if panels of `mr` rows are read in place.
+    pub(super) fn in_place(&self, mr: usize) -> bool {
+        usable_in_place(self.a, self.spec.lda) && (self.spec.a == Layout::Normal || !packs_transposed(mr))
     }
 }
 
 impl<'a, S: Simd> RowPanels<Fma<S>> for MatrixA<'a> {
     #[inline(always)]
-    fn panel<'o>(
-        &self,
-        Fma(simd): Fma<S>,
-        Steps { start, depth }: Steps,
-        row: usize,
-        height: usize,
-        out: &'o mut [f32],
-    ) -> PanelA<'o, f32>
+    fn block<'o>(&self, Fma(simd): Fma<S>, steps: Steps, panels: Panels, out: &'o mut [f32]) -> BlockA<'o, f32>
     where
         'a: 'o,
     {
-        if depth == 0 {
-            return PanelA { a: &[], row_stride: 1, k_stride: 1, part_stride: 0 };
-        }
-        let (k_contiguous, lda) = (self.spec.a == Layout::Normal, self.spec.lda);
-        let at = if k_contiguous { row * lda + start } else { start * lda + row };
+        let (Steps { start, depth }, lda) = (steps, self.spec.lda);
+        let k_contiguous = self.spec.a == Layout::Normal;
         match self.a {
-            Operand::F32(a) if self.in_place() => {
-                let (row_stride, k_stride) = if k_contiguous { (lda, 1) } else { (1, lda) };
-                PanelA { a: &a[at..], row_stride, k_stride, part_stride: 0 }
+            Operand::F32(a) if depth > 0 && self.in_place(<Fma<S> as Tile>::SIZE.rows) => {
+                let (row, [row_stride, k_stride]) =
+                    (panels.first_row(), if k_contiguous { [lda, 1] } else { [1, lda] });
+                BlockA::InPlace { a: &a[row * row_stride + start * k_stride..], row_stride, k_stride }
             }
             _ => {
-                let block = pack::Block { source: self.a.from(at), leading: lda, k_contiguous, count: height, depth };
-                simd.vectorize(Pack { block, width: height, out: &mut out[..height * depth] });
-                PanelA { a: out, row_stride: 1, k_stride: height, part_stride: 0 }
+                simd.vectorize(PackA { a: *self, steps, panels, out: &mut *out });
+                BlockA::Columns { a: out, depth, parts: 1 }
+            }
+        }
+    }
+}
+
+/// Packs panels of A, one after the other. If k runs down columns, some steps of all panels at a time: a cache line belongs to
+/// several panels.
+struct PackA<'a, 'o> {
+    a: MatrixA<'a>,
+    steps: Steps,
+    panels: Panels,
+    out: &'o mut [f32],
+}
+
+impl Kernel for PackA<'_, '_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { a: MatrixA { spec, a }, steps: Steps { start, depth }, panels, out } = self;
+        let k_contiguous = spec.a == Layout::Normal;
+        let at_once = if k_contiguous { depth.max(1) } else { pack::STEPS };
+        for p in (0..depth).step_by(at_once) {
+            let (k, steps) = (start + p, at_once.min(depth - p));
+            for (row, height) in panels.iter() {
+                let at = if k_contiguous { row * spec.lda + k } else { k * spec.lda + row };
+                let block =
+                    pack::Block { source: a.from(at), leading: spec.lda, k_contiguous, count: height, depth: steps };
+                let panel = (row - panels.first_row()) * depth;
+                pack::panel(simd, block, height, &mut out[panel + p * height..panel + depth * height]);
             }
         }
     }
@@ -180,13 +286,14 @@ impl<'a, G> BlockB<'a, G> {
         Self { is_prepacked: true, ..self }
     }
 
-    /// Panel `j`; `whole` is true if all its columns exist.
+    /// Panel `j` from step `start` on; `whole` is true if all its columns exist.
     #[inline(always)]
-    pub(super) fn panel(&self, j: usize, whole: bool) -> PanelB<'a, G> {
+    pub(super) fn panel(&self, j: usize, start: usize, whole: bool) -> PanelB<'a, G> {
         if whole || self.rest.is_empty() {
-            PanelB { b: &self.whole[j * self.step..], k_stride: self.k_stride, part_stride: self.part_stride }
+            let at = j * self.step + start * self.k_stride;
+            PanelB { b: &self.whole[at..], k_stride: self.k_stride, part_stride: self.part_stride }
         } else {
-            PanelB { b: self.rest, k_stride: self.nr, part_stride: 0 }
+            PanelB { b: &self.rest[start * self.nr..], k_stride: self.nr, part_stride: 0 }
         }
     }
 }
@@ -266,21 +373,6 @@ impl<'a, S: Simd> ColumnPanels<Fma<S>> for MatrixB<'a> {
                 BlockB::packed(&*out, nr, nr * depth, 0)
             }
         }
-    }
-}
-
-/// Packs one panel.
-struct Pack<'a> {
-    block: pack::Block<'a>,
-    width: usize,
-    out: &'a mut [f32],
-}
-
-impl Kernel for Pack<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        pack::panel(simd, self.block, self.width, self.out);
     }
 }
 

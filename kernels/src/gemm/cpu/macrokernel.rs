@@ -5,8 +5,8 @@
 //! vectors. A matrix unit works on its own once it has its instructions: the epilogue of a tile follows those of the next
 //! one, and runs beside them.
 
-use super::blocks::{BlockB, RowPanels, Steps};
-use super::microkernel::{Destination, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile};
+use super::blocks::{BlockA, BlockB, Panels, RowPanels, Steps};
+use super::microkernel::{Destination, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Part, Tile};
 use crate::dropout::BLOCK;
 use crate::extent::{area, index, span};
 use crate::gemm::epilogue::{Mask, Position, Scales, Sums, TileEpilogue};
@@ -73,19 +73,19 @@ pub(super) struct Tiles<'a> {
     pub partial_sums: Disjoint<'a, f32>,
     /// Columns of `partial_sums`.
     pub partial_columns: usize,
-    /// The thread's buffers for two tiles on their way to C and for sums on the way: three times MR x NR.
+    /// The thread's buffers of MR x NR: for two tiles on their way to C, and for the sums on the way of each panel of a
+    /// group.
     pub tile_buffer: Disjoint<'a, f32>,
-    /// True if the loop runs over the tiles of a column before the next column. Never with dropout, whose mask is drawn for
-    /// whole rows.
-    pub by_columns: bool,
+    /// Panels of A of a group. One with dropout, whose mask is drawn for whole rows.
+    pub group: usize,
+    /// Steps that the tiles of a group multiply with a panel of B before the following steps.
+    pub part: usize,
 }
 
 impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, M::A, M::B> {
-    /// By rows: each panel of A stays in L1 and is multiplied with all panels of B, which stream from L2. C is written
-    /// row by row, so its pages and cache lines are accessed in order. By columns (few rows, and a packed B beyond L2):
-    /// each panel of B is multiplied with all of A, which stays in L2, while the next panel of B is prefetched.
-    ///
-    /// Panels of A have nearly equal heights, at most MR.
+    /// Panels of A of a group are multiplied with a panel of B, one after the other, then with the next panel of B. A group of
+    /// one panel stays in L1, and B streams from L2. Of a larger group, A streams from L2, and B stays in L1, in parts of a
+    /// chain if all of its steps do not fit.
     #[inline(always)]
     fn run(self, m: M) {
         let Self { a, b, packed_a, mask, tiles } = self;
@@ -96,26 +96,35 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
         let mut mask = Mask { multipliers: mask, width, origin: first };
         let dropout = if tiles.last { tiles.epilogue.dropout() } else { None };
         let (tiles_m, tiles_n) = (rows.len().div_ceil(mr), columns.len().div_ceil(nr));
-        debug_assert!(!tiles.by_columns || dropout.is_none(), "a dropout mask needs whole rows");
-        let (outer, inner) = if tiles.by_columns { (tiles_n, tiles_m) } else { (tiles_m, 1) };
+        debug_assert!(tiles.group == 1 || dropout.is_none(), "a dropout mask needs whole rows");
         let mut pending = Pending::default();
-        for x in 0..outer {
-            for y in 0..inner {
-                let (i, row_of_tiles) = if tiles.by_columns { (y, x..x + 1) } else { (x, 0..tiles_n) };
-                let panel = part(rows.len(), tiles.row_unit, tiles_m, i);
-                let (row, height) = (rows.start + panel.start, panel.len());
-                let panel_a = a.panel(m, tiles.steps, row, height, packed_a);
-                if let Some(dropout) = dropout {
-                    // The tile before has other rows.
-                    tiles.finish_pending(m, &mut pending, &mask);
-                    mask.draw(simd, dropout, row, height);
-                }
-                let rows = RowOfTiles { row, height, numbers: row_of_tiles, a: panel_a, b: &b, mask: &mask };
-                // The height is chosen once a row of tiles, not once a tile.
-                if const { M::BY_HEIGHT } {
-                    for_height!(M::SIZE, height, |H, _NV| tiles.row_of_tiles::<M, H>(m, rows, &mut pending));
-                } else {
-                    tiles.row_of_tiles::<M, 0>(m, rows, &mut pending);
+        let groups = tiles_m.div_ceil(tiles.group);
+        for group in 0..groups {
+            let range = part(tiles_m, 1, groups, group);
+            let (task, range) = ([rows.start, rows.len()], [range.start, range.end]);
+            let panels = Panels { task, row_unit: tiles.row_unit, of: tiles_m, range };
+            let a = a.block(m, tiles.steps, panels, packed_a);
+            if let Some(dropout) = dropout {
+                // The tile before has other rows.
+                tiles.finish_pending(m, &mut pending, &mask);
+                let (row, height) = panels.panel(range[0]);
+                mask.draw(simd, dropout, row, height);
+            }
+            let group = Group { rows: panels.rows(), a: &a, b: &b, mask: &mask };
+            let alone = tiles.group == 1;
+            for j in 0..if alone { 1 } else { tiles_n } {
+                let columns = if alone { 0..tiles_n } else { j..j + 1 };
+                for start in (0..tiles.steps.depth.max(1)).step_by(tiles.part) {
+                    for i in range[0]..range[1] {
+                        let (row, height) = panels.panel(i);
+                        let row = RowOfTiles { row, height, columns: columns.clone(), start, group: &group };
+                        // The height is chosen once a row of tiles, not once a tile.
+                        if const { M::BY_HEIGHT } {
+                            for_height!(M::SIZE, height, |H, _NV| tiles.row_of_tiles::<M, H>(m, row, &mut pending));
+                        } else {
+                            tiles.row_of_tiles::<M, 0>(m, row, &mut pending);
+                        }
+                    }
                 }
             }
         }
@@ -123,15 +132,22 @@ impl<M: Microkernel, A: RowPanels<M>> MicrokernelUser<M> for Macrokernel<'_, A, 
     }
 }
 
-/// Tiles with the same rows.
-struct RowOfTiles<'a, GA, GB> {
+/// Panels of A that are multiplied with each panel of B.
+struct Group<'a, GA, GB> {
+    rows: Range<usize>,
+    a: &'a BlockA<'a, GA>,
+    b: &'a BlockB<'a, GB>,
+    mask: &'a Mask<'a>,
+}
+
+/// Tiles with the same rows, for steps of a block from `start` on.
+struct RowOfTiles<'g, 'a, GA, GB> {
     row: usize,
     height: usize,
     /// Numbers of the tiles, from the first column on.
-    numbers: Range<usize>,
-    a: PanelA<'a, GA>,
-    b: &'a BlockB<'a, GB>,
-    mask: &'a Mask<'a>,
+    columns: Range<usize>,
+    start: usize,
+    group: &'g Group<'a, GA, GB>,
 }
 
 /// Deferred epilogue of the previous tile.
@@ -184,20 +200,29 @@ impl<'a> Tiles<'a> {
     fn row_of_tiles<M: Microkernel, const H: usize>(
         &self,
         m: M,
-        RowOfTiles { row, height, numbers, a, b, mask }: RowOfTiles<'_, M::A, M::B>,
+        RowOfTiles { row, height, columns, start, group }: RowOfTiles<'_, '_, M::A, M::B>,
         pending: &mut Pending,
     ) {
         let height = if H > 0 { H } else { height };
-        for j in numbers {
+        let depth = self.part.min(self.steps.depth - start);
+        let part = Part { depth, chain: self.chain, first: start == 0, last: start + depth == self.steps.depth };
+        // Rows before this tile's sums on the way.
+        let on_the_way = if part.first && part.last { 0 } else { row - group.rows.start };
+        let panel_a = group.a.part_of_panel(row - group.rows.start, height, start);
+        for j in columns {
             let column = self.columns.start + j * M::NR;
-            let panel_b = b.panel(j, column + M::NR <= self.columns.end);
+            let panel_b = group.b.panel(j, start, column + M::NR <= self.columns.end);
             let tile = SummedTile { row, column, height, place: self.place::<M>(height, column, pending.buffer) };
-            self.sum::<M, H>(m, &tile, a, panel_b);
+            let next = self.next::<M>(&tile, part, &group.rows, panel_b);
+            self.sum::<M, H>(m, &tile, part, on_the_way, (panel_a, panel_b), next);
+            if !part.last {
+                continue;
+            }
             if M::DEFERS {
-                self.finish_pending(m, pending, mask);
+                self.finish_pending(m, pending, group.mask);
                 *pending = Pending { tile: Some(tile), buffer: 1 - pending.buffer };
             } else if self.is_unfinished::<M>(&tile) {
-                m.simd().vectorize(Finish { tiles: self, m, tile: &tile, mask });
+                m.simd().vectorize(Finish { tiles: self, m, tile: &tile, mask: group.mask });
             }
         }
     }
@@ -232,22 +257,22 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Computes the sums of one tile.
+    /// Computes a part of the sums of one tile, whose sums on the way follow those of `on_the_way` rows.
     #[inline(always)]
     fn sum<M: Microkernel, const H: usize>(
         &self,
         m: M,
         tile: &SummedTile,
-        panel_a: PanelA<'_, M::A>,
-        panel_b: PanelB<'_, M::B>,
+        part: Part,
+        on_the_way: usize,
+        (panel_a, panel_b): (PanelA<'_, M::A>, PanelB<'_, M::B>),
+        next: NextTile,
     ) {
-        let SummedTile { row, column, height, .. } = *tile;
-        let depth = self.steps.depth;
         // Rows that a tile computes though they do not exist are not stored in C.
-        let computed = if M::WHOLE { M::SIZE.rows } else { height };
-        panel_a.check(computed, depth, self.parts);
-        panel_b.check(M::NR, depth, self.parts);
-        let mut to = self.destination::<M>(tile);
+        let computed = if M::WHOLE { M::SIZE.rows } else { tile.height };
+        panel_a.check(computed, part.depth, self.parts);
+        panel_b.check(M::NR, part.depth, self.parts);
+        let mut to = self.destination::<M>(tile, on_the_way);
         if M::FROM_OLD_VALUES && self.addend != Addend::Nothing {
             match tile.place {
                 Place::C => {}
@@ -256,9 +281,8 @@ impl<'a> Tiles<'a> {
             }
             to.add = true;
         }
-        let next = self.next::<M>(row, height, column, panel_b);
-        // SAFETY: the checks bound the panels, `destination` the output and the buffer; rows are cut by MR.
-        unsafe { m.tile::<H>(computed, [depth, self.chain], panel_a, panel_b, next, to) };
+        // SAFETY: the checks bound the panels, `destination` the output and the buffers; rows are cut by MR.
+        unsafe { m.tile::<H>(computed, part, panel_a, panel_b, next, to) };
     }
 
     /// Applies what is left of the epilogue to a tile, and stores it in C.
@@ -294,42 +318,54 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Addresses to prefetch during the tile of `height` rows at (`row`, `column`). By rows the next tile is the one to
-    /// the right, or the first of the panel below. By columns it is the one below, or the first of the next panel of B;
-    /// each row of a tile then prefetches an equal part of that panel.
+    /// Addresses to prefetch during a part of a tile: C of the tile to the right, or of the first of the panel below; in a
+    /// group of several panels of the tile below, or of the first of the next columns. Then the tiles of a column also prefetch
+    /// an equal share each of the B after their own.
     #[inline(always)]
-    fn next<M: Microkernel>(&self, row: usize, height: usize, column: usize, panel_b: PanelB<'_, M::B>) -> NextTile {
-        let (width, mut b, mut lines) = (M::NR, panel_b.b.as_ptr().cast::<f32>(), 0);
-        let (below, beside) = (row + height < self.rows.end, column + width < self.columns.end);
-        let (next_row, next_column) = match self.by_columns {
-            true if below => (row + height, column),
-            true => (self.rows.start, column + width),
-            false if beside => (row, column + width),
-            false => (row + height, self.columns.start),
+    fn next<M: Microkernel>(
+        &self,
+        tile: &SummedTile,
+        part: Part,
+        rows: &Range<usize>,
+        b: PanelB<'_, M::B>,
+    ) -> NextTile {
+        let SummedTile { row, column, height, .. } = *tile;
+        let (beside, below) = (column + M::NR, row + height);
+        let (next_row, next_column) = match self.group == 1 {
+            true if beside < self.columns.end => (row, beside),
+            true => (below, self.columns.start),
+            false if below < rows.end => (below, column),
+            false if !part.last => (rows.start, column),
+            false if beside < self.columns.end => (rows.start, beside),
+            false => (rows.end, self.columns.start),
         };
-        if self.by_columns {
-            let panel = self.steps.depth.wrapping_mul(panel_b.k_stride).wrapping_mul(self.parts);
-            lines = (panel / self.rows.len()).div_ceil(16);
-            b = b.wrapping_add(panel.wrapping_add((row - self.rows.start).wrapping_mul(panel) / self.rows.len()));
-        }
+        let (start, step) = (b.b.as_ptr().cast::<f32>(), b.k_stride.wrapping_mul(self.parts));
+        let (b, b_step) = if self.group > 1 && b.k_stride == M::NR {
+            let after = step.wrapping_mul(part.depth);
+            let share = after.wrapping_mul(row - rows.start) / rows.len();
+            (start.wrapping_add(after.wrapping_add(share)), (step.wrapping_mul(height) / rows.len()).max(1))
+        } else {
+            (start, 0)
+        };
         match self.c {
-            Output::F32(c) => {
+            Output::F32(c) if part.last || next_row == rows.start => {
                 // May be past the last row: the address is only prefetched.
                 let at = next_row.wrapping_mul(self.ldc).wrapping_add(next_column);
                 let c = c.ptr(0).cast_const().wrapping_add(self.c_start.wrapping_add(at));
                 let matrix = if self.last { self.epilogue.matrix() } else { None };
-                NextTile { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc, b, lines }
+                NextTile { c, matrix: matrix.map_or(c, |matrix| matrix.wrapping_add(at)), ldc: self.ldc, b, b_step }
             }
-            Output::Bf16(_) => NextTile { b, lines, ..NextTile::NONE },
+            _ => NextTile { b, b_step, ..NextTile::NONE },
         }
     }
 
     /// Destination of a tile. Valid for the computed rows of NR floats, which only this task accesses.
     #[inline(always)]
-    fn destination<M: Microkernel>(&self, tile: &SummedTile) -> Destination<'a> {
+    fn destination<M: Microkernel>(&self, tile: &SummedTile, on_the_way: usize) -> Destination<'a> {
         let (rows, width) = (M::SIZE.rows, M::NR);
-        assert!(self.tile_buffer.len() >= 3 * area(rows, width));
-        let partial = self.tile_buffer.ptr(2 * rows * width);
+        let partial = (2 * rows + on_the_way) * width;
+        assert!(partial + area(rows, width) <= self.tile_buffer.len());
+        let partial = self.tile_buffer.ptr(partial);
         if let (Output::F32(c), Place::C) = (self.c, tile.place) {
             let at = index(tile.row, self.ldc, tile.column).saturating_add(self.c_start);
             assert!(span(tile.height, width, self.ldc) <= c.len().saturating_sub(at));

@@ -12,11 +12,13 @@
 //! The loop nest knows a microkernel by the trait [`Microkernel`] only. Those that keep their tile in vector registers
 //! implement [`MultiplyAdd`], a few instructions, and share this file's loops: f32 ([`Fma`]) and int8.
 
+use super::blocking::packs_transposed;
 use crate::extent::{index, span};
 use crate::pool::part;
-use crate::register_tile::{RegisterTile, for_height};
+use crate::register_tile::{RegisterTile, TALLEST, for_height};
 use crate::simd::{Kernel, Simd, from_fn, prefetch, prefetch_l2};
 use bytemuck::Pod;
+use std::ops::Range;
 
 /// Prefetch distance of the operands, in steps.
 const AHEAD: usize = 8;
@@ -58,23 +60,38 @@ pub(crate) trait Tile: Copy + Send + Sync {
 pub(crate) trait Microkernel: Tile {
     /// True if the loops over tiles are compiled for each height, because the kernel's registers are.
     const BY_HEIGHT: bool = false;
+    /// True if a tile can be computed in several parts of k.
+    const IN_PARTS: bool = false;
 
-    /// Stores A\[height, depth\] · B\[depth, NR\], of `[depth, chain]` steps, to `to`: summed in chains of `chain` steps (at
-    /// least 1 unless `depth` is 0), which are added in order. Prefetches `next`.
+    /// Stores A\[height, depth\] · B\[depth, NR\] of a part of k to `to`: summed in chains, which are added in order.
+    /// Prefetches `next`.
     ///
     /// # Safety
     /// `height` is 1 to MR, and H if the kernel is compiled for each height, else H is 0. `a` holds `height` rows and `b` NR
-    /// columns of `depth` steps (their `check`). `to` is valid for reading and writing `height` rows of NR floats, `to.partial`
-    /// for `height` · NR floats.
+    /// columns of the part's steps (their `check`). `to` is valid for reading and writing `height` rows of NR floats,
+    /// `to.partial` for `height` · NR floats.
     unsafe fn tile<const H: usize>(
         self,
         height: usize,
-        steps: [usize; 2],
+        part: Part,
         a: PanelA<'_, Self::A>,
         b: PanelB<'_, Self::B>,
         next: NextTile,
         to: Destination<'_>,
     );
+}
+
+/// Steps of a block that one call multiplies.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    /// Steps.
+    pub depth: usize,
+    /// Steps of a chain, or of a section of split operands: at least 1 unless `depth` is 0.
+    pub chain: usize,
+    /// True if the tile begins with this part, false if the sums of those before are in [`Destination::partial`].
+    pub first: bool,
+    /// True if the tile ends with this part, false if the sums go to [`Destination::partial`].
+    pub last: bool,
 }
 
 /// Code that is generic over the microkernel. `run` and the functions that it calls are `#[inline(always)]`.
@@ -94,7 +111,7 @@ pub(crate) struct Destination<'a> {
     pub add: bool,
     /// Bias to add, NR elements or more.
     pub bias: Option<&'a [f32]>,
-    /// Buffer of a tile outside C, for sums on the way: of the previous chains, or of even k.
+    /// Buffer of a tile outside C, for sums on the way: of the previous chains and parts, or of even k.
     pub partial: *mut f32,
 }
 
@@ -122,26 +139,64 @@ pub(crate) unsafe trait MultiplyAdd: Tile {
     unsafe fn broadcast(self, a: *const Self::A) -> Self::Groups;
     /// sum + a · b
     fn multiply_add(self, a: Self::Groups, b: Self::Groups, sum: Self::Sums) -> Self::Sums;
+    /// Sums as they are stored on the way.
+    fn to_bits(self, sums: Self::Sums) -> F32s<Self>;
+    /// Stored sums of the chains before, and those of a chain.
+    fn add(self, before: F32s<Self>, sums: Self::Sums) -> Self::Sums;
     /// Sums in f32.
     fn to_f32(self, sums: Self::Sums) -> F32s<Self>;
 
-    /// [`Microkernel::tile`] of H rows and NV vectors, the vectors of NR.
+    /// [`Microkernel::tile`] of H rows and NV vectors, the vectors of NR. The sum of the previous chains is kept in
+    /// `to.partial`, in L1, because registers do not hold two sets of accumulators; the store and the load of the tile cost a
+    /// hundredth of a chain.
     ///
     /// # Safety
     /// As [`Microkernel::tile`].
     #[inline(always)]
     unsafe fn registers<const H: usize, const NV: usize>(
         self,
-        steps: [usize; 2],
-        a: PanelA<'_, Self::A>,
-        b: PanelB<'_, Self::B>,
+        part: Part,
+        panel_a: PanelA<'_, Self::A>,
+        panel_b: PanelB<'_, Self::B>,
         next: NextTile,
         to: Destination<'_>,
     ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let acc = product::<Self, H, NV>(self, steps, a, b, next, to.partial);
-            write(self.simd(), acc, to);
+        // Without B to prefetch, a line that is read.
+        let next_b = if next.b_step == 0 { panel_b.b.as_ptr().cast() } else { next.b };
+        let mut start = 0;
+        let mut has_sums = !part.first;
+        loop {
+            let depth = part.chain.min(part.depth - start);
+            let ends = start + depth == part.depth;
+            let steps = Chain {
+                depth,
+                a: panel_a.a[start * panel_a.k_stride..].as_ptr(),
+                b: panel_b.b[start * panel_b.k_stride..].as_ptr(),
+                b_stride: panel_b.k_stride,
+                next: ends.then_some(next),
+                next_b: next_b.wrapping_add(start.wrapping_mul(next.b_step)),
+                next_b_step: next.b_step,
+            };
+            // SAFETY: the caller's promise, for steps start .. start + depth.
+            unsafe {
+                let mut sums: [[Self::Sums; NV]; H] = if panel_a.k_stride == 1 && H > 1 {
+                    product_strided(self, steps, panel_a.row_stride)
+                } else {
+                    product_packed(self, steps, panel_a.k_stride)
+                };
+                if has_sums {
+                    add_partial(self, &mut sums, to.partial);
+                }
+                if ends && part.last {
+                    return write(self.simd(), to_f32(self, &sums), to);
+                }
+                store_partial(self, &sums, to.partial);
+            }
+            if ends {
+                return;
+            }
+            start += depth;
+            has_sums = true;
         }
     }
 }
@@ -152,12 +207,13 @@ pub(crate) type F32s<T> = <<T as Tile>::Simd as Simd>::F32;
 impl<T: MultiplyAdd> Microkernel for T {
     // Emulated vectors have no registers.
     const BY_HEIGHT: bool = !T::Simd::EMULATED;
+    const IN_PARTS: bool = true;
 
     #[inline(always)]
     unsafe fn tile<const H: usize>(
         self,
         height: usize,
-        steps: [usize; 2],
+        part: Part,
         a: PanelA<'_, T::A>,
         b: PanelB<'_, T::B>,
         next: NextTile,
@@ -167,9 +223,9 @@ impl<T: MultiplyAdd> Microkernel for T {
             // SAFETY: the caller's promise.
             unsafe {
                 if const { T::SIZE.vectors == 2 } {
-                    self.registers::<H, 2>(steps, a, b, next, to);
+                    self.registers::<H, 2>(part, a, b, next, to);
                 } else {
-                    self.registers::<H, 8>(steps, a, b, next, to);
+                    self.registers::<H, 8>(part, a, b, next, to);
                 }
             }
             return;
@@ -181,7 +237,7 @@ impl<T: MultiplyAdd> Microkernel for T {
                 // SAFETY: the caller's promise, for row i.
                 unsafe {
                     let to = Destination { c: to.c.add(i * to.ldc), partial: to.partial.add(i * T::NR), ..to };
-                    self.registers::<ONE, NV>(steps, a, b, NextTile::NONE, to);
+                    self.registers::<ONE, NV>(part, a, b, NextTile::NONE, to);
                 }
             });
         }
@@ -233,6 +289,14 @@ unsafe impl<S: Simd> MultiplyAdd for Fma<S> {
         self.0.mul_add(a, b, sum)
     }
     #[inline(always)]
+    fn to_bits(self, sums: S::F32) -> S::F32 {
+        sums
+    }
+    #[inline(always)]
+    fn add(self, before: S::F32, sums: S::F32) -> S::F32 {
+        self.0.add(before, sums)
+    }
+    #[inline(always)]
     fn to_f32(self, sums: S::F32) -> S::F32 {
         sums
     }
@@ -267,9 +331,9 @@ pub(crate) struct PanelB<'a, G> {
     pub part_stride: usize,
 }
 
-/// Prefetches issued during a tile: the next tile's lines of C and of the epilogue's matrix, and a part of the next
-/// panel of B. They are issued one row at a time, because a core has about a dozen line-fill buffers and the operands
-/// need some of them.
+/// Prefetches issued during a tile: the next tile's lines of C and of the epilogue's matrix, one row at a time, and a part of
+/// the B after this panel, step by step, because a core has about a dozen line-fill buffers and the operands need some of
+/// them.
 #[derive(Clone, Copy)]
 pub(crate) struct NextTile {
     /// C at the next tile; any address. Null: neither C nor the matrix is prefetched.
@@ -278,38 +342,39 @@ pub(crate) struct NextTile {
     pub matrix: *const f32,
     /// Leading dimension of both.
     pub ldc: usize,
-    /// Part of the next panel of B; any address.
+    /// B to prefetch; any address.
     pub b: *const f32,
-    /// Cache lines of `b` to prefetch per row.
-    pub lines: usize,
+    /// Floats of `b` per step; 0 if B is not prefetched.
+    pub b_step: usize,
 }
 
 impl NextTile {
     /// Nothing to prefetch. A prefetch from page 0 would have no effect but a walk through the page table each time.
     pub(super) const NONE: Self =
-        Self { c: std::ptr::null(), matrix: std::ptr::null(), ldc: 0, b: std::ptr::null(), lines: 0 };
+        Self { c: std::ptr::null(), matrix: std::ptr::null(), ldc: 0, b: std::ptr::null(), b_step: 0 };
 
-    /// Prefetches `height` rows, `width` columns wide.
+    /// Prefetches `height` rows of C and of the matrix, `width` columns wide, and B for `depth` steps.
     #[inline(always)]
-    pub(super) fn prefetch(self, height: usize, width: usize) {
-        for i in 0..height {
-            self.prefetch_row(i, width);
+    pub(super) fn prefetch(self, height: usize, width: usize, depth: usize) {
+        self.prefetch_rows(0..height, width);
+        for line in (0..depth * self.b_step).step_by(16) {
+            prefetch_l2(self.b.wrapping_add(line));
         }
     }
 
-    /// Prefetches row `i`, `width` columns wide.
+    /// Prefetches some rows, `width` columns wide.
     #[inline(always)]
-    fn prefetch_row(self, i: usize, width: usize) {
-        if !self.c.is_null() {
+    fn prefetch_rows(self, rows: Range<usize>, width: usize) {
+        if self.c.is_null() {
+            return;
+        }
+        for i in rows {
             for matrix in [self.c, self.matrix] {
                 let row = matrix.wrapping_add(i.wrapping_mul(self.ldc));
                 for line in (0..width).step_by(16) {
                     prefetch(row.wrapping_add(line));
                 }
             }
-        }
-        for line in i * self.lines..(i + 1) * self.lines {
-            prefetch_l2(self.b.wrapping_add(16 * line));
         }
     }
 }
@@ -333,58 +398,68 @@ impl<G> PanelB<'_, G> {
     }
 }
 
-/// The tile of [`Microkernel::tile`] in registers. The sum of the previous chains is kept in `partial`, in L1, because
-/// registers do not hold two sets of accumulators; the store and the load of the tile cost a hundredth of a chain.
-///
-/// # Safety
-/// As [`Microkernel::tile`].
-#[inline(always)]
-unsafe fn product<T: MultiplyAdd, const H: usize, const NV: usize>(
-    t: T,
-    [depth, chain]: [usize; 2],
-    panel_a: PanelA<'_, T::A>,
-    panel_b: PanelB<'_, T::B>,
-    next: NextTile,
-    partial: *mut f32,
-) -> [[F32s<T>; NV]; H] {
-    let (simd, lanes) = (t.simd(), T::Simd::LANES);
-    let mut start = 0;
-    loop {
-        let steps = chain.min(depth - start);
-        let last = start + steps == depth;
-        let (a, b) =
-            (&panel_a.a[start * panel_a.k_stride..], PanelB { b: &panel_b.b[start * panel_b.k_stride..], ..panel_b });
-        let next = last.then_some(next);
-        // SAFETY: the caller's promise, for steps start .. start + steps.
-        unsafe {
-            let sums: [[T::Sums; NV]; H] = if panel_a.k_stride == 1 && H > 1 {
-                product_strided(t, steps, a.as_ptr(), panel_a.row_stride, b, next)
-            } else {
-                product_packed(t, steps, a.as_ptr(), panel_a.k_stride, b, next)
-            };
-            let mut acc = to_f32(t, &sums);
-            if start > 0 {
-                add_rows(simd, &mut acc, partial, NV * lanes);
-            }
-            if last {
-                return acc;
-            }
-            store_rows(simd, &acc, partial, NV * lanes);
-        }
-        start += steps;
-    }
+/// Steps of a chain.
+struct Chain<T: Tile> {
+    depth: usize,
+    a: *const T::A,
+    b: *const T::B,
+    /// Groups from a step of B to the next.
+    b_stride: usize,
+    /// The next tile, if this is its last chain.
+    next: Option<NextTile>,
+    /// B to prefetch, and floats of it per step.
+    next_b: *const f32,
+    next_b_step: usize,
 }
 
 /// Sums in f32.
 #[inline(always)]
 fn to_f32<T: MultiplyAdd, const H: usize, const NV: usize>(t: T, sums: &[[T::Sums; NV]; H]) -> [[F32s<T>; NV]; H] {
+    // By index: iterators over two arrays may stay calls.
     let mut acc = [[t.simd().zero(); NV]; H];
-    for (acc, sums) in acc.iter_mut().zip(sums) {
-        for (acc, &sums) in acc.iter_mut().zip(sums) {
-            *acc = t.to_f32(sums);
+    for i in 0..H {
+        for v in 0..NV {
+            acc[i][v] = t.to_f32(sums[i][v]);
         }
     }
     acc
+}
+
+/// sums = partial + sums
+///
+/// # Safety
+/// `partial` is valid for reading H rows of NV vectors.
+#[inline(always)]
+unsafe fn add_partial<T: MultiplyAdd, const H: usize, const NV: usize>(
+    t: T,
+    sums: &mut [[T::Sums; NV]; H],
+    partial: *const f32,
+) {
+    for (i, row) in sums.iter_mut().enumerate() {
+        for (v, sums) in row.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            let before = unsafe { t.simd().load_ptr(partial.add((i * NV + v) * T::Simd::LANES)) };
+            *sums = t.add(before, *sums);
+        }
+    }
+}
+
+/// partial = sums
+///
+/// # Safety
+/// `partial` is valid for writing H rows of NV vectors.
+#[inline(always)]
+unsafe fn store_partial<T: MultiplyAdd, const H: usize, const NV: usize>(
+    t: T,
+    sums: &[[T::Sums; NV]; H],
+    partial: *mut f32,
+) {
+    for (i, row) in sums.iter().enumerate() {
+        for (v, &sums) in row.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { t.simd().store_ptr(partial.add((i * NV + v) * T::Simd::LANES), t.to_bits(sums)) };
+        }
+    }
 }
 
 /// Prefetches NR columns of B at `b`.
@@ -395,32 +470,40 @@ fn prefetch_b<T: MultiplyAdd, const NV: usize>(b: *const T::B) {
     }
 }
 
-/// Chain of [`product`] of an A whose H groups of a step are contiguous: packed, or stored transposed.
+/// Rows of C whose prefetches are issued together, for a tile of `rows` rows: about eight cache lines. A core has about a dozen
+/// line-fill buffers, and the operands need some of them; each part of a loop costs a branch misprediction.
+const fn rows_at_once(rows: usize, width: usize) -> usize {
+    let lines = rows * width.div_ceil(16);
+    if lines <= 8 { TALLEST } else { rows.div_ceil(lines.div_ceil(8)) }
+}
+
+/// Sums of a chain of an A whose H groups of a step are contiguous: packed, or stored transposed, steps `group` groups apart.
 ///
 /// # Safety
-/// As [`product`].
+/// `chain` has its steps of H rows of A and NV vectors of B.
 #[inline(always)]
 unsafe fn product_packed<T: MultiplyAdd, const H: usize, const NV: usize>(
     t: T,
-    depth: usize,
-    mut a: *const T::A,
+    chain: Chain<T>,
     group: usize,
-    panel_b: PanelB<'_, T::B>,
-    next: Option<NextTile>,
 ) -> [[T::Sums; NV]; H] {
     let mut acc = [[t.zero(); NV]; H];
-    let mut b = panel_b.b.as_ptr();
-    let (a_ahead, b_ahead) = (AHEAD.wrapping_mul(group), AHEAD.wrapping_mul(panel_b.k_stride));
-    // One loop if nothing is prefetched between rows: each loop exit costs a branch misprediction.
-    let parts = if next.is_some() { H } else { 1 };
+    let Chain { depth, mut a, mut b, b_stride, next, mut next_b, next_b_step } = chain;
+    let (a_ahead, b_ahead) = (AHEAD.wrapping_mul(group), AHEAD.wrapping_mul(b_stride));
+    // One loop if nothing is prefetched: each loop exit costs a branch misprediction.
+    let rows = const { rows_at_once(H, NV * T::Simd::LANES) };
+    let parts = if next.is_some() { const { H.div_ceil(rows_at_once(H, NV * T::Simd::LANES)) } } else { 1 };
     for i in 0..parts {
         if let Some(next) = next {
-            next.prefetch_row(i, NV * T::Simd::LANES);
+            next.prefetch_rows(i * rows..H.min((i + 1) * rows), NV * T::Simd::LANES);
         }
         for _ in part(depth, 1, parts, i) {
             prefetch_b::<T, NV>(b.wrapping_add(b_ahead));
-            prefetch(a.wrapping_add(a_ahead));
-            prefetch(a.wrapping_add(a_ahead.wrapping_add(H - 1)));
+            if const { !packs_transposed(T::SIZE.rows) } {
+                prefetch(a.wrapping_add(a_ahead));
+                prefetch(a.wrapping_add(a_ahead.wrapping_add(H - 1)));
+            }
+            prefetch_l2(next_b);
             // SAFETY: the caller's promise; the pointers advance by one step.
             unsafe {
                 let row: [T::Groups; NV] = from_fn(|v| t.load(b.add(v * T::Simd::LANES)));
@@ -432,42 +515,41 @@ unsafe fn product_packed<T: MultiplyAdd, const H: usize, const NV: usize>(
                 }
             }
             a = a.wrapping_add(group);
-            b = b.wrapping_add(panel_b.k_stride);
+            b = b.wrapping_add(b_stride);
+            next_b = next_b.wrapping_add(next_b_step);
         }
     }
     acc
 }
 
-/// Chain of [`product`] of an A whose rows are contiguous along k, read in place. Five pointers address up to 15 rows, three
-/// each.
+/// Sums of a chain of an A whose rows are contiguous along k, read in place. Five pointers address up to 15 rows, three each.
 ///
 /// # Safety
-/// As [`product`].
+/// `chain` has its steps of H rows of A, `row_stride` groups apart, and NV vectors of B.
 #[inline(always)]
 unsafe fn product_strided<T: MultiplyAdd, const H: usize, const NV: usize>(
     t: T,
-    depth: usize,
-    a: *const T::A,
+    chain: Chain<T>,
     row_stride: usize,
-    panel_b: PanelB<'_, T::B>,
-    next: Option<NextTile>,
 ) -> [[T::Sums; NV]; H] {
     const { assert!(H <= 15) };
     let mut acc = [[t.zero(); NV]; H];
-    let mut b = panel_b.b.as_ptr();
-    let b_ahead = AHEAD.wrapping_mul(panel_b.k_stride);
+    let Chain { depth, a, mut b, b_stride, next, mut next_b, next_b_step } = chain;
+    let b_ahead = AHEAD.wrapping_mul(b_stride);
     // Five variables: an array would be kept in memory.
     let row = |i: usize| a.wrapping_add(i.wrapping_mul(row_stride));
     let (mut a0, mut a1, mut a2) = (row(0), row(3), row(6));
     let (mut a3, mut a4) = (row(9), row(12));
-    // One loop if nothing is prefetched between rows: each loop exit costs a branch misprediction.
-    let parts = if next.is_some() { H } else { 1 };
+    // One loop if nothing is prefetched: each loop exit costs a branch misprediction.
+    let rows = const { rows_at_once(H, NV * T::Simd::LANES) };
+    let parts = if next.is_some() { const { H.div_ceil(rows_at_once(H, NV * T::Simd::LANES)) } } else { 1 };
     for i in 0..parts {
         if let Some(next) = next {
-            next.prefetch_row(i, NV * T::Simd::LANES);
+            next.prefetch_rows(i * rows..H.min((i + 1) * rows), NV * T::Simd::LANES);
         }
         for _ in part(depth, 1, parts, i) {
             prefetch_b::<T, NV>(b.wrapping_add(b_ahead));
+            prefetch_l2(next_b);
             // SAFETY: the caller's promise; the pointers advance by one step, and pointers to rows past H are not read.
             unsafe {
                 let row: [T::Groups; NV] = from_fn(|v| t.load(b.add(v * T::Simd::LANES)));
@@ -491,7 +573,8 @@ unsafe fn product_strided<T: MultiplyAdd, const H: usize, const NV: usize>(
             }
             (a0, a1, a2) = (in_register(a0), in_register(a1), in_register(a2));
             (a3, a4) = (in_register(a3), in_register(a4));
-            b = b.wrapping_add(panel_b.k_stride);
+            b = b.wrapping_add(b_stride);
+            next_b = next_b.wrapping_add(next_b_step);
         }
     }
     acc
@@ -526,8 +609,8 @@ unsafe fn write<S: Simd, const H: usize, const NV: usize>(simd: S, mut acc: [[S:
     if let Some(bias) = bias {
         let bias: [S::F32; NV] = from_fn(|v| simd.load(&bias[v * S::LANES..]));
         for row in &mut acc {
-            for (acc, &bias) in row.iter_mut().zip(&bias) {
-                *acc = simd.add(*acc, bias);
+            for v in 0..NV {
+                row[v] = simd.add(row[v], bias[v]);
             }
         }
     }

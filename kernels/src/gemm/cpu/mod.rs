@@ -13,7 +13,7 @@ use crate::gemm::operand::{Operand, Output};
 use crate::gemm::{Batch, Beta, Gemm, Layout, Precision};
 use crate::pool::{Cpu, Disjoint, part};
 use crate::simd::{Kernel, Simd};
-use blocking::{Blocking, CHAIN, SINGLE_BLOCK, chain, kc};
+use blocking::{Blocking, CHAIN, MOST_PANELS, SINGLE_BLOCK, chain, kc};
 use blocks::{ColumnPanels, PackB, RowPanels, Steps};
 pub(in crate::gemm) use blocks::{MatrixA, MatrixB};
 use macrokernel::{Addend, Macrokernel, Tiles};
@@ -57,8 +57,10 @@ impl Scratch {
     /// Floats in a, b, partial_sums, tile_buffer and mask.
     fn floats(blocking: &Blocking) -> [usize; 5] {
         let Blocking { mr, nr, b_block, .. } = *blocking;
+        let (a, b) = (blocking.packed_a(), b_block.max(nr * SINGLE_BLOCK));
+        let tiles = 2 + if blocking.chain_in_l1 { MOST_PANELS } else { 1 };
         let mask = Mask::len(mr, blocking.nc(0));
-        [mr * SINGLE_BLOCK, b_block.max(nr * SINGLE_BLOCK), blocking.mc() * blocking.nc(CHAIN), 3 * mr * nr, mask]
+        [a, b, blocking.mc() * blocking.nc(CHAIN), tiles * mr * nr, mask]
     }
 }
 
@@ -158,7 +160,7 @@ pub(in crate::gemm) fn run(
         let a = MatrixA { spec, a: a.from(i * batch.stride_a) };
         let b = b.from(i * batch.stride_b);
         let product = Product::of(spec, a, b, c, i * batch.stride_c, epilogue);
-        Product { a_in_place: a.in_place(), b_in_place: b.in_place(&blocking), ..product }
+        Product { a_in_place: a.in_place(blocking.mr), b_in_place: b.in_place(&blocking), ..product }
     };
     run_tasks(cpu, &blocking, batch.count, product, |task| cpu.isa().run(OnFma(task)));
 }
@@ -272,9 +274,13 @@ impl<M: Microkernel, A: RowPanels<M>, B: ColumnPanels<M>> MicrokernelUser<M> for
                 (0, Beta::One) => Addend::C,
                 _ => Addend::PartialSums,
             };
-            let a_fits_l2 = product.a_in_place && rows.len() * steps.depth <= blocking.a_resident;
-            let draws_mask = last && product.epilogue.dropout().is_some();
-            let by_columns = b.is_prepacked && a_fits_l2 && !draws_mask;
+            let block_of_a = [rows.len(), steps.depth * product.parts];
+            let group = match last && product.epilogue.dropout().is_some() {
+                true => 1,
+                false => blocking.group(block_of_a, product.a_in_place, b.is_prepacked),
+            };
+            let in_parts = M::IN_PARTS && group > 1 && blocking.chain_in_l1;
+            let part = if in_parts { product.chain } else { steps.depth }.max(1);
             m.vectorize(Macrokernel {
                 a: product.a,
                 b,
@@ -297,7 +303,8 @@ impl<M: Microkernel, A: RowPanels<M>, B: ColumnPanels<M>> MicrokernelUser<M> for
                     partial_sums,
                     partial_columns: blocking.nc(CHAIN),
                     tile_buffer,
-                    by_columns,
+                    group,
+                    part,
                 },
             });
             start += steps.depth;

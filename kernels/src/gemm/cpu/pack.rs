@@ -27,7 +27,7 @@ pub(super) struct Block<'a> {
 }
 
 /// Packs the block as `depth` groups of `width` >= `count` elements, padded with zeros:
-/// out[p · width + i] = line i at step p.
+/// out[p · width + i] = line i at step p. What follows in `out` may be overwritten with anything.
 #[inline(always)]
 pub(super) fn panel<S: Simd>(simd: S, block: Block<'_>, width: usize, out: &mut [f32]) {
     match block.source {
@@ -76,9 +76,9 @@ unsafe fn put<S: Simd>(simd: S, p: *mut f32, whole: bool, n: usize, value: S::F3
 /// `x` holds `count` rows of `depth`, `leading` apart; `out` holds `depth` groups of `width`.
 #[inline(always)]
 unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
-    let Block { leading, count, depth, .. } = block;
+    let (Block { leading, count, depth, .. }, out_len) = (block, out.len());
     // The group is narrower than a vector, and a full vector at its start fits `out`.
-    let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
+    let whole = |p: usize| width < S::LANES && p * width + S::LANES <= out_len;
     for first in (0..width).step_by(S::LANES) {
         let valid = count.saturating_sub(first).min(S::LANES);
         let lanes = S::LANES.min(width - first);
@@ -115,7 +115,7 @@ unsafe fn transpose<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, wid
 /// `x` holds `depth` rows of `count`, `leading` apart; `out` as for [`transpose`].
 #[inline(always)]
 unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: usize, out: &mut [f32]) {
-    let Block { leading, count, depth, .. } = block;
+    let (Block { leading, count, depth, .. }, out_len) = (block, out.len());
     if count == width && width.is_multiple_of(S::LANES) {
         let (mut from, mut to) = (x.as_ptr(), out.as_mut_ptr());
         for _ in 0..depth {
@@ -128,15 +128,16 @@ unsafe fn copy<S: Simd, X: Element>(simd: S, x: &[X], block: Block<'_>, width: u
         return;
     }
     // The group is narrower than a vector, and a full vector at its start fits `out`.
-    let whole = |p: usize| width < S::LANES && p * width + S::LANES <= depth * width;
+    let (whole, exact) = (|p: usize| width < S::LANES && p * width + S::LANES <= out_len, count == width);
     for p in 0..depth {
         // Rows of the next call: the hardware prefetcher does not follow strides this large.
         prefetch(x.as_ptr().wrapping_add((p + STEPS).wrapping_mul(leading)));
         for first in (0..width).step_by(S::LANES) {
             let valid = count.saturating_sub(first).min(S::LANES);
             let start = p * leading + first;
-            let value = if valid == S::LANES {
-                // SAFETY: the row holds LANES elements from `first` on.
+            // Without padding, lanes past the row are overwritten by the next group or not stored.
+            let value = if valid == S::LANES || exact && start + S::LANES <= x.len() {
+                // SAFETY: the row holds LANES elements from `first` on, or `x` does.
                 unsafe { X::load_ptr(simd, x.as_ptr().add(start)) }
             } else {
                 #[cfg(planted_bug = "pack")]

@@ -10,6 +10,7 @@ use kernels::gemm::{
     Batch, Beta, Epilogue, EpilogueKind, Gemm, PackMismatch, PackedB, Precision, batched, gemm, gemm_packed,
 };
 use kernels::num::philox::Stream;
+use kernels::pool::Caches;
 use kernels::tiles::Tiles;
 use kernels::{
     Element,
@@ -137,7 +138,7 @@ fn bits_do_not_depend_on_instruction_sets_threads_caches_or_strides() {
         // Blocks of f32 depend on the instruction set, those of tiles do not.
         let (in_f32, widest) = (precision == Precision::F32, *Isa::real().last().unwrap());
         let isas = if in_f32 { Isa::testable() } else { vec![widest] };
-        let sizes = [(65, 1700, 40), (520, 70, 1025), (31, 75, 2000)];
+        let sizes = [(65, 1700, 40), (520, 70, 1025), (31, 75, 2000), (150, 70, 800)];
         for (isa, (m, n, k)) in isas.into_iter().flat_map(|isa| sizes.map(|size| (isa, size))) {
             for (form, a, b) in FORMS {
                 let spec = Gemm::new(m, n, k, a, b).with_precision(precision);
@@ -148,9 +149,19 @@ fn bits_do_not_depend_on_instruction_sets_threads_caches_or_strides() {
                 };
                 let wanted = compute(&problem, &Cpu::new(widest, 1).expect("a thread"), false);
                 let case = format!("{form} {m} x {n} x {k} {precision}");
-                let caches = [16 << 10, 100_000, 64 << 20].map(|bytes| cpu(1).with_block_cache(bytes));
-                for cpu in [cpu(1), cpu(2), cpu(5)].into_iter().chain(caches) {
+                for cpu in [cpu(1), cpu(2), cpu(5)] {
                     assert!(compute(&problem, &cpu, !in_f32) == wanted, "{case} {cpu:?}");
+                }
+                // Without dropout, A is multiplied in groups of panels. Panels of A or B fit L1 or do not, blocks of B fit L2, or
+                // do not and come from L3.
+                let plain = Problem::new(spec, EpilogueKind::None);
+                let wanted_plain = compute(&plain, &Cpu::new(widest, 1).expect("a thread"), false);
+                for (l1, l2, l3) in [(4, 16, 16), (25, 100, 100), (48, 65536, 65536), (32, 512, 32768), (16, 64, 8192)]
+                {
+                    let cpu = cpu(1).with_caches(Caches { l1: l1 << 10, l2: l2 << 10, l3: l3 << 10 });
+                    for packed in [false, true] {
+                        assert!(compute(&plain, &cpu, packed) == wanted_plain, "{case} {cpu:?}, packed: {packed}");
+                    }
                 }
                 // Rows a multiple of 4 KiB apart are packed, f32 rows slightly further apart are read in place.
                 for (lda, ldb) in [(2048, 2052), (2052, 2048)] {

@@ -81,7 +81,7 @@ pub(super) fn blocking(cpu: &Cpu) -> Blocking {
     let lanes = cpu.isa().kind().lanes();
     if reads_pairs(cpu) {
         let tile = RegisterTile::of_unit(tiles::SIDE, tiles::SIDE / lanes);
-        Blocking::new(tile, lanes, cpu.block_cache()).in_whole_tiles()
+        Blocking::new(tile, lanes, cpu.caches()).in_whole_tiles()
     } else {
         Blocking::of(cpu)
     }

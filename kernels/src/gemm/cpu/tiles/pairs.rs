@@ -4,9 +4,11 @@ use super::add_bias;
 use super::split::split;
 use crate::gemm::Layout;
 use crate::gemm::cpu::blocking::Blocking;
-use crate::gemm::cpu::blocks::{ALIASING_STRIDE, BlockB, ColumnPanels, MatrixA, MatrixB, RowPanels, Steps};
+use crate::gemm::cpu::blocks::{
+    ALIASING_STRIDE, BlockA, BlockB, ColumnPanels, MatrixA, MatrixB, Panels, RowPanels, Steps,
+};
 use crate::gemm::cpu::microkernel::{
-    Destination, Entered, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile,
+    Destination, Entered, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Part, Tile,
 };
 use crate::gemm::cpu::packed::WHOLE_PANEL;
 use crate::gemm::cpu::{Product, pack, run_tasks};
@@ -70,14 +72,14 @@ impl<S: Simd, U: MatrixUnit + 'static> Microkernel for PairTile<S, U> {
     unsafe fn tile<const H: usize>(
         self,
         height: usize,
-        [depth, section]: [usize; 2],
+        Part { depth, chain: section, .. }: Part,
         a: PanelA<'_, u32>,
         b: PanelB<'_, u32>,
         next: NextTile,
         to: Destination<'_>,
     ) {
         assert!(height == SIDE && b.k_stride == SIDE && depth.is_multiple_of(PAIRS) && depth <= section);
-        next.prefetch(height, SIDE);
+        next.prefetch(height, SIDE, depth);
         let mut sections = [Section::NONE; Precision::MOST_TERMS];
         let terms = self.precision.terms();
         for (section, &[of_a, of_b]) in sections.iter_mut().zip(terms) {
@@ -109,30 +111,20 @@ pub(super) fn in_place<'a>(a: &MatrixA<'a>) -> Option<&'a [u32]> {
 
 impl<'a, S: Simd, U: MatrixUnit + 'static> RowPanels<PairTile<S, U>> for MatrixA<'a> {
     #[inline(always)]
-    fn panel<'o>(
-        &self,
-        m: PairTile<S, U>,
-        Steps { start, depth }: Steps,
-        row: usize,
-        height: usize,
-        out: &'o mut [u32],
-    ) -> PanelA<'o, u32>
+    fn block<'o>(&self, m: PairTile<S, U>, steps: Steps, panels: Panels, out: &'o mut [u32]) -> BlockA<'o, u32>
     where
         'a: 'o,
     {
-        if let Some(pairs) = in_place(self)
-            && height == SIDE
-            && depth > 0
-        {
-            let row_stride = self.spec.lda / 2;
-            return PanelA { a: &pairs[row * row_stride + start..], row_stride, k_stride: 1, part_stride: 0 };
+        let (Steps { start, depth }, parts) = (steps, m.precision.parts());
+        let pairs = in_place(self).filter(|_| depth > 0);
+        let stride = self.spec.lda / 2;
+        let whole = pairs.map(|pairs| (&pairs[panels.first_row() * stride + start..], stride));
+        // In place, only the last panel can have fewer rows: it is packed.
+        let packed = panels.iter().filter(|&(_, height)| depth > 0 && (whole.is_none() || height < SIDE));
+        for ((row, height), out) in packed.zip(out.chunks_exact_mut((parts * SIDE * depth).max(1))) {
+            m.simd.vectorize(PackRows { a: *self, start, depth, row, height, parts, out });
         }
-        let part_stride = SIDE * depth;
-        if depth > 0 {
-            let rows = PackRows { a: *self, start, depth, row, height, parts: m.precision.parts(), out: &mut *out };
-            m.simd.vectorize(rows);
-        }
-        PanelA { a: out, row_stride: depth, k_stride: 1, part_stride }
+        BlockA::Rows { whole, packed: out, depth, parts }
     }
 }
 

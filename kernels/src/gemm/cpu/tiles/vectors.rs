@@ -4,9 +4,9 @@ use super::split::split_in_place;
 use super::{add_bias, clear};
 use crate::gemm::Layout;
 use crate::gemm::cpu::blocking::Blocking;
-use crate::gemm::cpu::blocks::{BlockB, ColumnPanels, MatrixA, MatrixB, PackB, RowPanels, Steps};
+use crate::gemm::cpu::blocks::{BlockA, BlockB, ColumnPanels, MatrixA, MatrixB, PackB, Panels, RowPanels, Steps};
 use crate::gemm::cpu::microkernel::{
-    Destination, Entered, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Tile,
+    Destination, Entered, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Part, Tile,
 };
 use crate::gemm::cpu::packed::WHOLE_PANEL;
 use crate::gemm::cpu::{Product, pack, run_tasks};
@@ -60,7 +60,7 @@ impl<S: FlushingFma> Microkernel for FmaTile<S> {
     unsafe fn tile<const H: usize>(
         self,
         height: usize,
-        [depth, section]: [usize; 2],
+        Part { depth, chain: section, .. }: Part,
         a: PanelA<'_, f32>,
         b: PanelB<'_, f32>,
         next: NextTile,
@@ -68,7 +68,7 @@ impl<S: FlushingFma> Microkernel for FmaTile<S> {
     ) {
         let Self { simd, precision } = self;
         assert!(a.k_stride == height && b.k_stride == Self::NR && depth.is_multiple_of(BLOCK), "packed panels");
-        next.prefetch(height, Self::NR);
+        next.prefetch(height, Self::NR, depth);
         // SAFETY: the caller's promise. Panels hold each part's `depth` steps, the sections are within them, and `partial` is
         // not in C.
         unsafe {
@@ -92,27 +92,21 @@ impl<S: FlushingFma> Microkernel for FmaTile<S> {
 
 impl<'a, S: FlushingFma> RowPanels<FmaTile<S>> for MatrixA<'a> {
     #[inline(always)]
-    fn panel<'o>(
-        &self,
-        m: FmaTile<S>,
-        Steps { start, depth }: Steps,
-        row: usize,
-        height: usize,
-        out: &'o mut [f32],
-    ) -> PanelA<'o, f32>
+    fn block<'o>(&self, m: FmaTile<S>, steps: Steps, panels: Panels, out: &'o mut [f32]) -> BlockA<'o, f32>
     where
         'a: 'o,
     {
-        let part_stride = depth * height;
-        if depth > 0 {
-            let (k_contiguous, lda) = (self.spec.a == Layout::Normal, self.spec.lda);
+        let (Steps { start, depth }, parts) = (steps, m.precision.parts());
+        let (k_contiguous, lda) = (self.spec.a == Layout::Normal, self.spec.lda);
+        for (row, height) in panels.iter().filter(|_| depth > 0) {
             let at = if k_contiguous { row * lda + start } else { start * lda + row };
             let exist = depth.min(self.spec.k - start);
             let block =
                 pack::Block { source: self.a.from(at), leading: lda, k_contiguous, count: height, depth: exist };
-            m.simd.vectorize(PackRows { block, padded: depth, parts: m.precision.parts(), out: &mut *out });
+            let out = &mut out[(row - panels.first_row()) * depth * parts..][..height * depth * parts];
+            m.simd.vectorize(PackRows { block, padded: depth, parts, out });
         }
-        PanelA { a: out, row_stride: 1, k_stride: height, part_stride }
+        BlockA::Columns { a: out, depth, parts }
     }
 }
 
