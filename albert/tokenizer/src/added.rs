@@ -27,7 +27,7 @@ impl Added {
     /// # Errors
     /// An entry lacks a key, or its id does not follow the ids before it.
     pub(super) fn new(mut entries: Vec<Value>, vocabulary: &Vocabulary, lowercase: bool) -> Result<Self, String> {
-        let known = vocabulary.ids.iter().map(|(text, &id)| (text.to_string(), id)).collect();
+        let known = (0u32..).zip(&vocabulary.pieces).map(|(id, piece)| (piece.text.clone(), id)).collect();
         let unknown = vocabulary.pieces[vocabulary.specials.unk as usize].text.clone();
         let model = WordLevel::builder().vocab(known).unk_token(unknown).build().map_err(|error| error.to_string())?;
         let normalizer = lowercase.then_some(NormalizerWrapper::Lowercase(Lowercase));

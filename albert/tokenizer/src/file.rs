@@ -150,9 +150,9 @@ impl Tokenizer {
             "  \"model\": {{\"type\": \"Unigram\", \"unk_id\": {unk}, \"byte_fallback\": {bytes}, \"vocab\": ["
         )
         .expect("a string can be written to");
-        let trained = self.vocab_size() - self.added_entries().count();
-        for (id, piece) in (0u32..).zip(&self.pieces()[..trained]) {
-            let comma = if (id as usize) + 1 < trained { "," } else { "" };
+        let trained = self.trained_pieces();
+        for (id, piece) in (0u32..).zip(trained) {
+            let comma = if (id as usize) + 1 < trained.len() { "," } else { "" };
             let score = match unigram.text {
                 TextRules::Own(_) => piece.score,
                 TextRules::SentencePiece { .. } if unigram.is_cut(id) => piece.score - 100.0,
@@ -228,6 +228,11 @@ impl Tokenizer {
     /// Added words of a unigram vocabulary, as in `added_tokens`.
     fn added_entries(&self) -> impl Iterator<Item = Value> + '_ {
         self.added.iter().flat_map(|added| added.entries.iter().cloned())
+    }
+
+    /// The pieces before the added words.
+    pub(super) fn trained_pieces(&self) -> &[Piece] {
+        &self.pieces()[..self.vocab_size() - self.added_entries().count()]
     }
 
     /// True if the rules are those of a SentencePiece model, which a `tokenizer.json` cannot express.

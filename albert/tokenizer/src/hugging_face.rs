@@ -9,7 +9,7 @@
 //! in files that this crate wrote (`file.rs`).
 //! Cost: about 2 MB/s a core.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -21,7 +21,7 @@ use tokenizers::{
 use super::bounds::{Limited, check_pipeline, watched};
 use super::file::{added_token, is_written_from_spiece, template};
 use super::settings::{Names, Settings};
-use super::vocabulary::{Piece, PieceKind, Vocabulary};
+use super::vocabulary::{Piece, PieceKind, Vocabulary, sorted_by_text};
 use super::{Encoding, Frame, Model, Tokenizer, TokenizerError};
 
 /// Options of a BERT `vocab.txt`.
@@ -76,14 +76,17 @@ impl Tokenizer {
             return Err(refuse(format!("{} pieces with ids up to {}", by_text.len(), size - 1)));
         }
         let mut pieces = vec![Piece::new("", 0.0, PieceKind::Unused); size];
-        let mut ids: HashMap<Box<str>, u32> = HashMap::with_capacity(by_text.len());
+        let ids: BTreeSet<u32> = by_text.values().copied().collect();
         let added = pipeline.get_added_tokens_decoder();
         for (text, id) in by_text {
-            let is_special = added.get(&id).is_some_and(|token| token.special);
-            let kind = if is_special { PieceKind::Control } else { PieceKind::Normal };
-            ids.insert(text.as_str().into(), id);
-            pieces[id as usize] = Piece::new(text, 0.0, kind);
+            let (token, piece) = (added.get(&id), &mut pieces[id as usize]);
+            let kind = if token.is_some_and(|token| token.special) { PieceKind::Control } else { PieceKind::Normal };
+            // Of texts with the same id, in any order: the added word, or the last one of the alphabet.
+            if token.map_or(piece.text <= text, |token| token.content == text) {
+                *piece = Piece::new(text, 0.0, kind);
+            }
         }
+        let ids = sorted_by_text(&pieces, ids);
         let mut vocabulary = Vocabulary::with_ids(pieces, ids, None, names).map_err(TokenizerError::file(path))?;
         let unknown = vocabulary.specials.unk;
         vocabulary.pieces[unknown as usize].kind = PieceKind::Unknown;

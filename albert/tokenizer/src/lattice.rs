@@ -21,7 +21,7 @@
 //! Cost: O(bytes x longest piece) trie steps. Source: Kudo, "Subword Regularization", 2018; Viterbi 1967.
 
 use super::trie::Trie;
-use super::vocabulary::{Piece, PieceKind};
+use super::vocabulary::{Piece, PieceKind, Vocabulary};
 use super::{TokenizerError, WORD_MARK};
 
 /// Score of an unknown character below that of the worst piece.
@@ -75,19 +75,41 @@ pub(super) fn character_len(lead: u8) -> usize {
     }
 }
 
-/// A piece in the trie: the word mark is a space, as in cleaned text.
-fn key_of(piece: &str) -> Vec<u8> {
-    piece.replace(WORD_MARK, " ").into_bytes()
+/// The trie of the pieces that the search produces. In its keys the word mark is a space, as in cleaned text.
+fn trie_of(vocabulary: &Vocabulary) -> Trie {
+    let Vocabulary { pieces, by_text, spans_words, .. } = vocabulary;
+    // Ids in the order of their keys, unless a mark is inside a piece.
+    let before = |text: &str| by_text.partition_point(|&id| pieces[id as usize].text.as_str() < text);
+    let [space, mark, other] = [" ", "▁", "\u{2582}"].map(before);
+    let sorted = [&by_text[..space], &by_text[mark..other], &by_text[space..mark], &by_text[other..]];
+    let mut text = Vec::with_capacity(pieces.iter().map(|piece| piece.text.len() + 1).sum());
+    let mut ids = Vec::with_capacity(pieces.len());
+    for &id in sorted.into_iter().flatten() {
+        let piece = &pieces[id as usize];
+        if matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined) {
+            match piece.text.strip_prefix(WORD_MARK) {
+                _ if *spans_words => text.extend_from_slice(piece.text.replace(WORD_MARK, " ").as_bytes()),
+                Some(rest) => {
+                    text.push(b' ');
+                    text.extend_from_slice(rest.as_bytes());
+                }
+                None => text.extend_from_slice(piece.text.as_bytes()),
+            }
+            text.push(0);
+            ids.push(id);
+        }
+    }
+    let mut keys: Vec<(&[u8], u32)> = text.split(|&byte| byte == 0).zip(ids).collect();
+    if *spans_words {
+        keys.sort_unstable();
+    }
+    Trie::new(&keys)
 }
 
 impl Lattice {
-    /// The lattice of checked pieces; `unknown` is the id of the unknown piece.
-    pub(super) fn new(pieces: &[Piece], unknown: u32, arithmetic: Arithmetic) -> Result<Self, TokenizerError> {
-        let is_matched = |piece: &Piece| matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined);
-        let entries = (0u32..).zip(pieces).filter(|(_, piece)| is_matched(piece));
-        let mut keys: Vec<(Vec<u8>, u32)> = entries.map(|(id, piece)| (key_of(&piece.text), id)).collect();
-        keys.sort_unstable();
-        let borrowed: Vec<(&[u8], u32)> = keys.iter().map(|(key, id)| (key.as_slice(), *id)).collect();
+    /// The lattice of a checked vocabulary.
+    pub(super) fn new(vocabulary: &Vocabulary, arithmetic: Arithmetic) -> Result<Self, TokenizerError> {
+        let (pieces, unknown) = (&vocabulary.pieces, vocabulary.specials.unk);
         let normal = || pieces.iter().filter(|piece| piece.kind == PieceKind::Normal).map(|piece| piece.score);
         let (unknown_score, scores) = match arithmetic {
             Arithmetic::Double => {
@@ -104,7 +126,7 @@ impl Lattice {
             }
         };
         let bytes = byte_pieces(pieces)?;
-        Ok(Self { arithmetic, scores, unknown, unknown_score, trie: Trie::new(&borrowed), bytes })
+        Ok(Self { arithmetic, scores, unknown, unknown_score, trie: trie_of(vocabulary), bytes })
     }
 
     /// The sum after a word of the known pieces `ids`, from `base`.
@@ -272,7 +294,7 @@ pub(super) fn byte_of(piece: &str) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::Draw;
+    use crate::tests::{Draw, toy_pieces};
 
     #[test]
     fn remembered_words_are_those_of_the_search_from_any_base() {
@@ -280,13 +302,14 @@ mod tests {
         let mut draw = Draw(3);
         let (mut remembered, mut refused) = (0, 0);
         for _ in 0..40 {
-            let mut pieces = vec![Piece::new("<unk>", 0.0, PieceKind::Unknown), Piece::normal("▁", -3.0)];
+            let mut pieces = toy_pieces(&[("▁", -3.0)]);
             for text in ["a", "b", "c", "aa", "ab", "ba", "bc", "abc", "▁a", "▁ab", "cab", "bb", "aab", "▁b", "cc"]
             {
                 let nearly = -2.0 * text.chars().count() as f32 - draw.below(40) as f32 * 1e-6;
                 pieces.push(Piece::normal(text, f64::from(nearly - draw.below(3) as f32)));
             }
-            let lattice = Lattice::new(&pieces, 0, Arithmetic::Single).expect("no byte pieces");
+            let vocabulary = Vocabulary::of_unigram(pieces).expect("checked pieces");
+            let lattice = Lattice::new(&vocabulary, Arithmetic::Single).expect("no byte pieces");
             let (mut cells, mut steps, mut exact) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..500 {
                 let word: Vec<u8> =

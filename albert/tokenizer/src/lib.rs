@@ -265,7 +265,7 @@ impl Tokenizer {
 
     /// The id of a piece given by its text.
     pub fn id(&self, piece: &str) -> Option<u32> {
-        self.vocabulary.ids.get(piece).copied()
+        self.vocabulary.id(piece)
     }
 
     /// True if a piece is special: one of [`Self::specials`], or a control piece.
@@ -359,7 +359,7 @@ impl Tokenizer {
         let (mut from, mut touches) = (0, false);
         while let Some((at, special)) = next_special(text, from) {
             self.encode_part(&text[from..at], from, !touches, &mut encoding)?;
-            encoding.ids.push(self.vocabulary.ids.get(special).copied().unwrap_or(self.specials().unk));
+            encoding.ids.push(self.vocabulary.id(special).unwrap_or(self.specials().unk));
             encoding.offsets.push((at, at + special.len()));
             from = at + special.len();
             touches = true;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::added::Added;
 use super::settings::{Class, Settings};
-use super::{Frame, Model, PieceKind, SpecialIds, Tokenizer, TokenizerError};
+use super::{Frame, Model, Piece, PieceKind, SpecialIds, Tokenizer, TokenizerError};
 
 impl Tokenizer {
     /// Loads a `tokenizer.json`, a `spiece.model`, a `vocab.txt`, or one of these from a model folder.
@@ -96,10 +96,10 @@ impl Tokenizer {
         }
         let lowercase = self.cleaning().is_some_and(|cleaning| cleaning.lowercase);
         let added = Added::new(entries, &self.vocabulary, lowercase)?;
-        for token in &added.entries {
+        self.vocabulary.extend(added.entries.iter().map(|token| {
             let kind = if token["special"] == true { PieceKind::Control } else { PieceKind::Unused };
-            self.vocabulary.push(token["content"].as_str().unwrap_or_default(), kind);
-        }
+            Piece::new(token["content"].as_str().unwrap_or_default(), 0.0, kind)
+        }));
         self.added = Some(Box::new(added));
         Ok(())
     }

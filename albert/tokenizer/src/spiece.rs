@@ -8,7 +8,7 @@ use std::path::Path;
 use super::sentencepiece::{Charsmap, ModelProto, Normalizer};
 use super::unigram::{TextRules, Unigram};
 use super::vocabulary::Vocabulary;
-use super::{Cleaning, DigitComma, Model, PieceKind, Tokenizer, TokenizerError, clean};
+use super::{Cleaning, DigitComma, Model, Piece, PieceKind, Tokenizer, TokenizerError, clean};
 
 /// Checks the precompiled rules of a third-party `tokenizer.json` like those of a `spiece.model`.
 pub(super) fn check_charsmap(blob: &[u8]) -> Result<(), String> {
@@ -26,10 +26,10 @@ impl Tokenizer {
     pub fn from_spiece(bytes: &[u8], cleaning: Cleaning, path: &Path) -> Result<Self, TokenizerError> {
         let wrong = TokenizerError::file::<String>(path);
         let in_file = TokenizerError::file::<TokenizerError>(path);
-        let file = ModelProto::read(bytes).map_err(&wrong)?;
-        check(&file).map_err(&wrong)?;
-        let vocabulary = Vocabulary::of_unigram(file.pieces.clone()).map_err(&in_file)?;
-        let normalizer = Normalizer::new(&file, &file.pieces, cleaning).map_err(&wrong)?;
+        let (file, pieces) = ModelProto::read(bytes).map_err(&wrong)?;
+        check(&file, &pieces).map_err(&wrong)?;
+        let vocabulary = Vocabulary::of_unigram(pieces).map_err(&in_file)?;
+        let normalizer = Normalizer::new(&file, &vocabulary, cleaning).map_err(&wrong)?;
         let text = TextRules::SentencePiece { normalizer: Box::new(normalizer), file: Box::new(file) };
         let model = Unigram::new(&vocabulary, text, DigitComma::default()).map_err(&in_file)?;
         Ok(Self::new(vocabulary, Model::Unigram(Box::new(model))))
@@ -43,9 +43,9 @@ impl Tokenizer {
     pub fn to_spiece(&self) -> Result<Vec<u8>, TokenizerError> {
         match &self.model {
             Model::Unigram(unigram) => match &unigram.text {
-                TextRules::SentencePiece { file, .. } => Ok(file.write()),
+                TextRules::SentencePiece { file, .. } => Ok(file.write(self.trained_pieces())),
                 TextRules::Own(cleaning) if *cleaning == Cleaning::default() => {
-                    Ok(ModelProto::new(self.vocabulary.pieces.clone(), own_rules()).write())
+                    Ok(ModelProto::new(self.pieces(), own_rules()).write(self.pieces()))
                 }
                 TextRules::Own(_) => Err(TokenizerError::Export {
                     format: "spiece.model",
@@ -61,7 +61,7 @@ impl Tokenizer {
 }
 
 /// Rejects unsupported features.
-fn check(file: &ModelProto) -> Result<(), String> {
+fn check(file: &ModelProto, pieces: &[Piece]) -> Result<(), String> {
     let model_type = file.trainer.model_type;
     if model_type != 1 {
         let name = usize::try_from(model_type).ok().and_then(|index| MODEL_TYPES.get(index)).unwrap_or(&"unknown");
@@ -70,7 +70,7 @@ fn check(file: &ModelProto) -> Result<(), String> {
     if !file.normalizer.escape_whitespaces {
         return Err("normalizer_spec.escape_whitespaces is false; only models with word marks are supported".to_owned());
     }
-    let bytes = file.pieces.iter().filter(|piece| piece.kind == PieceKind::Byte).count();
+    let bytes = pieces.iter().filter(|piece| piece.kind == PieceKind::Byte).count();
     if (bytes > 0) != file.trainer.byte_fallback {
         return Err(format!(
             "trainer_spec.byte_fallback is {}, but {bytes} bytes are pieces",

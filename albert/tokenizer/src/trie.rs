@@ -13,9 +13,6 @@
 //! Source: Aoe, "An Efficient Digital Search Algorithm by Using a Double-Array Structure", 1989.
 //! Limits: fewer than 2^28 units and ids; keys without byte 0.
 
-use std::collections::VecDeque;
-use std::ops::Range;
-
 const OFFSET_SHIFT: u32 = 8;
 const ID_SHIFT: u32 = 36;
 const FIELD: u64 = (1 << 28) - 1;
@@ -41,9 +38,12 @@ impl Node {
     }
 }
 
+/// A key and its id.
+type Key<'k> = (&'k [u8], u32);
+
 impl Trie {
     /// Builds the trie of `keys`, which are sorted, distinct, not empty and without byte 0.
-    pub(super) fn new(keys: &[(&[u8], u32)]) -> Self {
+    pub(super) fn new(keys: &[Key]) -> Self {
         debug_assert!(keys.windows(2).all(|pair| pair[0].0 < pair[1].0));
         let mut builder = Builder::new();
         builder.place_all(keys);
@@ -68,9 +68,12 @@ impl Trie {
 /// Assigns units to the nodes of a trie.
 pub(super) struct Builder {
     units: Vec<u64>,
-    used_offset: Vec<bool>,
-    /// Union-find over units: leads from a unit to the first free one at or after it.
-    next_free: Vec<u32>,
+    /// Units without a node, one bit each.
+    free: Vec<u64>,
+    /// Offsets without a node, one bit each.
+    unused: Vec<u64>,
+    /// By the label of an only child: no unit before is free and of an unused offset.
+    open_from: [usize; BLOCK],
 }
 
 /// A unit in use, for tries that are written in another format.
@@ -83,33 +86,45 @@ pub(super) struct Place {
     pub(super) value: Option<u32>,
 }
 
-/// A node without assigned children: its unit and the keys below it, equal in their first `depth` bytes.
-struct Pending {
-    unit: usize,
-    depth: usize,
-    keys: Range<usize>,
+/// Blocks at the end of the array that are searched for free units; earlier gaps stay.
+const OPEN_BLOCKS: usize = 4;
+
+fn has(bits: &[u64], at: usize) -> bool {
+    bits[at / 64] >> (at % 64) & 1 == 1
 }
 
-/// Blocks at the end of the array that are searched for free units; earlier gaps stay.
-const OPEN_BLOCKS: usize = 16;
+fn clear(bits: &mut [u64], at: usize) {
+    bits[at / 64] &= !(1 << (at % 64));
+}
+
+/// Word `word` of the set whose bit `i` is bit `i ^ by` of `bits`.
+fn exchanged(bits: &[u64], word: usize, by: usize) -> u64 {
+    const LOWER: [u64; 6] =
+        [u64::MAX / 3, u64::MAX / 5, u64::MAX / 17, u64::MAX / 257, u64::MAX / 65_537, u32::MAX as u64];
+    let mut bits = bits[word ^ (by / 64)];
+    for (stage, lower) in LOWER.iter().enumerate() {
+        let swapped = (bits & lower) << (1 << stage) | bits >> (1 << stage) & lower;
+        bits = std::hint::select_unpredictable(by >> stage & 1 == 1, swapped, bits);
+    }
+    bits
+}
 
 impl Builder {
     fn new() -> Self {
-        let mut builder = Self { units: Vec::new(), used_offset: Vec::new(), next_free: vec![0] };
+        let mut builder = Self { units: Vec::new(), free: Vec::new(), unused: Vec::new(), open_from: [0; BLOCK] };
         builder.add_block();
-        builder.occupy(0, 0);
-        builder.used_offset[0] = true;
+        clear(&mut builder.free, 0);
+        clear(&mut builder.unused, 0);
         builder
     }
 
     /// All units of the trie of `keys`, which are sorted and distinct; `None` for free units.
-    pub(super) fn places(keys: &[(&[u8], u32)]) -> Vec<Option<Place>> {
+    pub(super) fn places(keys: &[Key]) -> Vec<Option<Place>> {
         let mut builder = Self::new();
         builder.place_all(keys);
-        let in_use = |index: usize| builder.next_free[index] as usize != index;
         let place = |(index, &unit): (usize, &u64)| {
             let offset = ((unit >> OFFSET_SHIFT) & FIELD) as usize;
-            in_use(index).then(|| Place { label: unit as u8, offset, value: Node(unit).id() })
+            (!has(&builder.free, index)).then(|| Place { label: unit as u8, offset, value: Node(unit).id() })
         };
         builder.units.iter().enumerate().map(place).collect()
     }
@@ -118,73 +133,86 @@ impl Builder {
         let len = self.units.len() + BLOCK;
         assert!(len < FIELD as usize - BLOCK, "a trie has fewer than 2^28 units");
         self.units.resize(len, 0);
-        self.used_offset.resize(len, false);
-        self.next_free.extend(self.next_free.len() as u32..=len as u32);
+        self.free.resize(len / 64, u64::MAX);
+        self.unused.resize(len / 64, u64::MAX);
     }
 
-    fn occupy(&mut self, unit: usize, label: u8) {
-        self.units[unit] = u64::from(label);
-        self.next_free[unit] = unit as u32 + 1;
-    }
-
-    /// The first free unit at or after `unit`; the array's length if there is none.
-    fn free_from(&mut self, mut unit: usize) -> usize {
-        while self.next_free[unit] as usize != unit {
-            let next = self.next_free[unit] as usize;
-            self.next_free[unit] = self.next_free[next];
-            unit = self.next_free[unit] as usize;
-        }
-        unit
-    }
-
-    fn place_all(&mut self, keys: &[(&[u8], u32)]) {
-        let mut queue = VecDeque::from([Pending { unit: 0, depth: 0, keys: 0..keys.len() }]);
-        let mut children: Vec<(u8, Range<usize>)> = Vec::new();
-        while let Some(Pending { unit, depth, keys: range }) = queue.pop_front() {
-            let mut at = range.start;
-            if at < range.end && keys[at].0.len() == depth {
-                self.units[unit] |= (u64::from(keys[at].1) + 1) << ID_SHIFT;
-                at += 1;
+    /// Places the nodes level by level.
+    fn place_all(&mut self, keys: &[Key]) {
+        // Units without assigned children, and the keys below them, which are equal in their first `depth` bytes.
+        let (mut level, mut below) = (vec![(0, keys)], Vec::new());
+        let mut children = Vec::new();
+        let mut depth = 0;
+        while !level.is_empty() {
+            for &(unit, mut keys) in &level {
+                children.clear();
+                while let (Some((first, _)), Some((last, _))) = (keys.first(), keys.last()) {
+                    let byte = first[depth];
+                    // Most nodes have one child.
+                    let count = match last[depth] == byte {
+                        true => keys.len(),
+                        false => keys.iter().take_while(|(key, _)| key[depth] == byte).count(),
+                    };
+                    children.push((byte, &keys[..count]));
+                    keys = &keys[count..];
+                }
+                let offset = if depth == 0 { 0 } else { self.find_offset(&children) };
+                self.units[unit] |= (offset as u64) << OFFSET_SHIFT;
+                for &(byte, mut keys) in &children {
+                    let child = offset ^ byte as usize;
+                    let mut content = u64::from(byte);
+                    if keys[0].0.len() == depth + 1 {
+                        content |= (u64::from(keys[0].1) + 1) << ID_SHIFT;
+                        keys = &keys[1..];
+                    }
+                    if keys.is_empty() {
+                        content |= (LEAF_OFFSET as u64) << OFFSET_SHIFT;
+                    } else {
+                        below.push((child, keys));
+                    }
+                    self.units[child] = content;
+                    clear(&mut self.free, child);
+                }
             }
-            children.clear();
-            while at < range.end {
-                let byte = keys[at].0[depth];
-                let end = at + keys[at..range.end].partition_point(|(key, _)| key[depth] == byte);
-                children.push((byte, at..end));
-                at = end;
-            }
-            let offset = match children.as_slice() {
-                [] => LEAF_OFFSET,
-                _ if depth == 0 => 0,
-                _ => self.find_offset(&children),
-            };
-            self.units[unit] |= (offset as u64) << OFFSET_SHIFT;
-            for (byte, range) in children.drain(..) {
-                let child = offset ^ byte as usize;
-                self.occupy(child, byte);
-                queue.push_back(Pending { unit: child, depth: depth + 1, keys: range });
-            }
+            std::mem::swap(&mut level, &mut below);
+            below.clear();
+            depth += 1;
         }
     }
 
-    /// The first offset, in the open blocks, at which all children fall on free units; it is marked as used.
-    fn find_offset(&mut self, children: &[(u8, Range<usize>)]) -> usize {
+    /// The offset for which the first child falls on the first possible unit in the open blocks; it is marked as used.
+    ///
+    /// Units and offsets do not become free again, so the search starts where the last one for an only child with the label
+    /// of the first child ended.
+    fn find_offset(&mut self, children: &[(u8, &[Key])]) -> usize {
         let first = children[0].0 as usize;
-        let mut slot = self.free_from(self.units.len().saturating_sub(OPEN_BLOCKS * BLOCK));
+        let mut unit = self.open_from[first].max(self.units.len().saturating_sub(OPEN_BLOCKS * BLOCK));
         loop {
-            if slot == self.units.len() {
+            let word = unit / 64;
+            if word == self.free.len() {
                 self.add_block();
             }
-            let offset = slot ^ first;
-            let is_free = |&(byte, _): &(u8, Range<usize>)| {
-                let unit = offset ^ byte as usize;
-                self.next_free[unit] as usize == unit
-            };
-            if !self.used_offset[offset] && children.iter().all(is_free) {
-                self.used_offset[offset] = true;
-                return offset;
+            // The free units for the first child with which the others fall on free units, too.
+            let mut fit = self.free[word] & u64::MAX << (unit % 64);
+            for &(byte, _) in &children[1..] {
+                if fit == 0 {
+                    break;
+                }
+                fit &= exchanged(&self.free, word, first ^ byte as usize);
             }
-            slot = self.free_from(slot + 1);
+            while fit != 0 {
+                unit = word * 64 + fit.trailing_zeros() as usize;
+                let offset = unit ^ first;
+                if has(&self.unused, offset) {
+                    if children.len() == 1 {
+                        self.open_from[first] = unit;
+                    }
+                    clear(&mut self.unused, offset);
+                    return offset;
+                }
+                fit &= fit - 1;
+            }
+            unit = (word + 1) * 64;
         }
     }
 }
@@ -197,7 +225,7 @@ mod tests {
 
     /// Every key is found, with its id, and nothing else is.
     fn check(keys: &BTreeMap<Vec<u8>, u32>, probes: impl Iterator<Item = Vec<u8>>) {
-        let list: Vec<(&[u8], u32)> = keys.iter().map(|(key, &id)| (key.as_slice(), id)).collect();
+        let list: Vec<Key> = keys.iter().map(|(key, &id)| (key.as_slice(), id)).collect();
         let trie = Trie::new(&list);
         let find = |text: &[u8]| text.iter().try_fold(trie.root(), |node, &byte| trie.step(node, byte))?.id();
         for (key, id) in keys {

@@ -71,7 +71,7 @@ impl Unigram {
             TextRules::Own(_) => Arithmetic::Double,
             TextRules::SentencePiece { .. } => Arithmetic::Single,
         };
-        let lattice = Lattice::new(&vocabulary.pieces, vocabulary.specials.unk, arithmetic)?;
+        let lattice = Lattice::new(vocabulary, arithmetic)?;
         let mut model = Self { text, lattice, digit_comma: Vec::new() };
         model.set_digit_comma(vocabulary, rule);
         Ok(model)
@@ -125,11 +125,11 @@ impl Unigram {
             // Encoding added a word mark: remove it.
             match vocabulary.pieces[found[0].id as usize].text.strip_prefix(WORD_MARK) {
                 Some("") => drop(found.remove(0)),
-                Some(rest) => found[0].id = vocabulary.ids.get(rest).copied().unwrap_or(unk),
+                Some(rest) => found[0].id = vocabulary.id(rest).unwrap_or(unk),
                 None => {}
             }
         }
-        found.push(Step { id: vocabulary.ids.get(",").copied().unwrap_or(unk), end: bare.len() as u32 + 1 });
+        found.push(Step { id: vocabulary.id(",").unwrap_or(unk), end: bare.len() as u32 + 1 });
         found.into()
     }
 

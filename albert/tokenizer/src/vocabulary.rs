@@ -1,7 +1,5 @@
 //! Pieces with scores and kinds, and derived tables.
 
-use std::collections::HashMap;
-
 use unicode_normalization::char::is_combining_mark;
 use unicode_script::{Script, UnicodeScript};
 
@@ -51,6 +49,14 @@ impl Piece {
     pub fn normal(text: impl Into<String>, score: f64) -> Self {
         Self::new(text, score, PieceKind::Normal)
     }
+
+    /// True if the search produces the piece, and it has a word mark after its start.
+    fn spans_words(&self) -> bool {
+        // Most pieces do not contain the first byte of a mark.
+        let plain = matches!(self.kind, PieceKind::Normal | PieceKind::UserDefined);
+        let rest = self.text.as_bytes().get(1..).unwrap_or_default();
+        plain && rest.contains(&0xe2) && self.text.char_indices().any(|(at, c)| c == WORD_MARK && at > 0)
+    }
 }
 
 /// The ids of the five special pieces.
@@ -75,9 +81,12 @@ pub const SPECIAL_PIECES: [&str; 5] = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MAS
 #[derive(Debug, Clone)]
 pub(super) struct Vocabulary {
     pub(super) pieces: Vec<Piece>,
-    pub(super) ids: HashMap<Box<str>, u32>,
+    /// The ids, sorted by text; of equal texts, the last one counts.
+    pub(super) by_text: Vec<u32>,
     pub(super) specials: SpecialIds,
     pub(super) word_start: Vec<bool>,
+    /// True if a piece that the search produces has a word mark after its start.
+    pub(super) spans_words: bool,
 }
 
 /// Names of the special pieces: ours and Google's, BERT's, and other usual ones.
@@ -103,10 +112,15 @@ impl Vocabulary {
         if bytes > LARGEST {
             return fail(format!("its pieces have {bytes} bytes in all; at most {LARGEST} are possible"));
         }
-        let mut ids = HashMap::with_capacity(pieces.len());
+        let by_text = sorted_by_text(&pieces, 0..pieces.len() as u32);
+        let text = |id: u32| &pieces[id as usize].text;
+        if let Some(pair) = by_text.windows(2).find(|pair| text(pair[0]) == text(pair[1])) {
+            let (first, id, text) = (pair[0], pair[1], text(pair[0]));
+            return fail(format!("piece {id} repeats piece {first}, {text:?}; each piece may occur once"));
+        }
         let mut unknown = None;
         for (id, piece) in (0u32..).zip(&pieces) {
-            if piece.text.is_empty() || piece.text.contains(['\0', ' ']) {
+            if piece.text.is_empty() || piece.text.bytes().any(|byte| byte == 0 || byte == b' ') {
                 return fail(format!(
                     "piece {id} is {:?}; a piece must not be empty or contain spaces or NUL",
                     piece.text
@@ -117,9 +131,6 @@ impl Vocabulary {
                 return fail(format!(
                     "piece {id}, {shown:?}..., has {bytes} bytes; at most {LONGEST_PIECE} are possible"
                 ));
-            }
-            if let Some(first) = ids.insert(piece.text.as_str().into(), id) {
-                return fail(format!("piece {id} repeats piece {first}, {:?}; each piece may occur once", piece.text));
             }
             // Larger sums could overflow in f32.
             if piece.score.is_nan() || piece.score.abs() > 1e9 {
@@ -135,22 +146,23 @@ impl Vocabulary {
         let Some(unknown) = unknown else {
             return fail("no unknown piece (<unk>); characters outside the vocabulary would have no id".into());
         };
-        Self::with_ids(pieces, ids, Some(unknown), &Names::default())
+        Self::with_ids(pieces, by_text, Some(unknown), &Names::default())
     }
 
-    /// Pieces with their ids; `unknown` is the id of the unknown piece, if not found by name. `given` names special pieces.
+    /// Pieces with their ids, sorted by text; `unknown` is the id of the unknown piece, if not found by name. `given` names
+    /// special pieces.
     pub(super) fn with_ids(
         pieces: Vec<Piece>,
-        ids: HashMap<Box<str>, u32>,
+        by_text: Vec<u32>,
         unknown: Option<u32>,
         given: &Names,
     ) -> Result<Self, TokenizerError> {
         let special = |index: usize| {
-            if let Some(&id) = given[index].as_deref().and_then(|name| ids.get(name)) {
+            if let Some(id) = given[index].as_deref().and_then(|name| find(&pieces, &by_text, name)) {
                 return Ok(id);
             }
             let (role, names) = NAMES[index];
-            names.iter().find_map(|&name| ids.get(name).copied()).ok_or_else(|| {
+            names.iter().find_map(|&name| find(&pieces, &by_text, name)).ok_or_else(|| {
                 let names = names.join(" or ");
                 TokenizerError::Vocabulary(format!("no special piece {names} (the {role} token); the model needs one"))
             })
@@ -170,7 +182,9 @@ impl Vocabulary {
                 is_word_start(&piece.text, |c| c.is_ascii_alphabetic())
             }
         };
-        Ok(Self { word_start: pieces.iter().map(starts_word).collect(), ids, specials, pieces })
+        let word_start = pieces.iter().map(starts_word).collect();
+        let spans_words = pieces.iter().any(Piece::spans_words);
+        Ok(Self { pieces, by_text, specials, word_start, spans_words })
     }
 
     /// Applies the rule for all scripts.
@@ -186,18 +200,23 @@ impl Vocabulary {
         let SpecialIds { pad, unk, cls, sep, mask } = &mut self.specials;
         for ((id, name), role) in [pad, unk, cls, sep, mask].into_iter().zip(names).zip(ROLES) {
             if let Some(name) = name {
-                let found = self.ids.get(name.as_str());
-                *id = *found.ok_or_else(|| format!("{role} is {name:?}, which the vocabulary lacks"))?;
+                let found = find(&self.pieces, &self.by_text, name);
+                *id = found.ok_or_else(|| format!("{role} is {name:?}, which the vocabulary lacks"))?;
             }
         }
         Ok(())
     }
 
-    /// Appends a piece that no search produces.
-    pub(super) fn push(&mut self, text: &str, kind: PieceKind) {
-        self.ids.insert(text.into(), self.pieces.len() as u32);
-        self.pieces.push(Piece::new(text, 0.0, kind));
-        self.word_start.push(true);
+    /// The id of the piece `text`.
+    pub(super) fn id(&self, text: &str) -> Option<u32> {
+        find(&self.pieces, &self.by_text, text)
+    }
+
+    /// Appends pieces that no search produces.
+    pub(super) fn extend(&mut self, pieces: impl Iterator<Item = Piece>) {
+        self.pieces.extend(pieces);
+        self.word_start.resize(self.pieces.len(), true);
+        self.by_text = sorted_by_text(&self.pieces, 0..self.pieces.len() as u32);
     }
 
     /// Additional checks of our own vocabularies: names of the special pieces, no piece across words.
@@ -207,20 +226,37 @@ impl Vocabulary {
         if unknown != "<unk>" {
             return fail(format!("the unknown piece is {unknown:?}; expected <unk>"));
         }
-        if let Some(missing) = SPECIAL_PIECES.iter().find(|&&special| !self.ids.contains_key(special)) {
+        if let Some(missing) = SPECIAL_PIECES.iter().find(|special| self.id(special).is_none()) {
             return fail(format!("no special piece {missing}"));
         }
-        for (id, piece) in self.pieces.iter().enumerate() {
-            let plain = matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined);
-            if plain && piece.text.char_indices().any(|(at, c)| c == WORD_MARK && at > 0) {
-                return fail(format!(
-                    "piece {id}, {:?}, spans two words; a word mark is allowed only at the start of a piece",
-                    piece.text
-                ));
-            }
+        if let Some(id) = self.pieces.iter().position(Piece::spans_words) {
+            return fail(format!(
+                "piece {id}, {:?}, spans two words; a word mark is allowed only at the start of a piece",
+                self.pieces[id].text
+            ));
         }
         Ok(())
     }
+}
+
+/// Sorts ids by the texts of their pieces. Most comparisons end at the first eight bytes, compared as one number.
+pub(super) fn sorted_by_text(pieces: &[Piece], ids: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let text = |id: u32| pieces[id as usize].text.as_bytes();
+    let with_prefix = |id| {
+        let mut prefix = [0; 8];
+        text(id).iter().zip(&mut prefix).for_each(|(&byte, to)| *to = byte);
+        (u64::from_be_bytes(prefix), id)
+    };
+    let mut keys: Vec<(u64, u32)> = ids.into_iter().map(with_prefix).collect();
+    keys.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| (text(a.1), a.1).cmp(&(text(b.1), b.1))));
+    keys.into_iter().map(|(_, id)| id).collect()
+}
+
+/// The id of the piece `text` among ids sorted by text.
+fn find(pieces: &[Piece], by_text: &[u32], text: &str) -> Option<u32> {
+    let after = by_text.partition_point(|&id| pieces[id as usize].text.as_str() <= text);
+    let id = by_text[after.checked_sub(1)?];
+    (pieces[id as usize].text == text).then_some(id)
 }
 
 /// The released rule for word starts, used by whole-word masking.

@@ -86,15 +86,14 @@ impl Charsmap {
         // Label 0 is used by leaves and by the root, which is no child.
         let is_node = |&index: &usize| self.units[index] & LEAF == 0 && self.units[index] & 0xff != 0;
         let parent_key = |index: usize| index ^ (self.units[index] & 0xff) as usize;
-        let mut first = vec![0u32; n + 1]; // first[k]: where the units under key k start in `sorted`
-        (0..n).filter(is_node).for_each(|index| first[parent_key(index) + 1] += 1);
+        let mut first = vec![0u32; n + 1]; // first[k]: where the units under key k start in `sorted`, once it is filled
+        (0..n).filter(is_node).for_each(|index| first[parent_key(index)] += 1);
         (0..n).for_each(|k| first[k + 1] += first[k]);
-        let mut place = first.clone();
         let mut sorted = vec![0u32; first[n] as usize];
-        for index in (0..n).filter(is_node) {
-            let slot = &mut place[parent_key(index)];
+        for index in (0..n).rev().filter(is_node) {
+            let slot = &mut first[parent_key(index)];
+            *slot -= 1;
             sorted[*slot as usize] = index as u32;
-            *slot += 1;
         }
         // Depth first. Nodes may have several parents (Darts-clone shares suffixes), but there must be no cycle.
         let mut longest = vec![0u16; n]; // of the keys below a node, by the key of its children

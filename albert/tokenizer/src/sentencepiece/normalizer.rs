@@ -23,7 +23,8 @@ use unicode_normalization::char::{canonical_combining_class, decompose_compatibl
 use super::super::clean::lower_sigmas;
 use super::super::lattice::character_len;
 use super::super::trie::Trie;
-use super::super::{Cleaning, Piece, PieceKind, WORD_MARK};
+use super::super::vocabulary::Vocabulary;
+use super::super::{Cleaning, PieceKind};
 use super::charsmap::Charsmap;
 use super::proto::ModelProto;
 
@@ -80,27 +81,23 @@ fn is_python_space(c: char) -> bool {
 }
 
 impl Normalizer {
-    /// The rules of `model` with the pieces `pieces`, after `cleaning`.
-    pub(crate) fn new(model: &ModelProto, pieces: &[Piece], cleaning: Cleaning) -> Result<Self, String> {
+    /// The rules of `model` with the pieces of `vocabulary`, after `cleaning`.
+    pub(crate) fn new(model: &ModelProto, vocabulary: &Vocabulary, cleaning: Cleaning) -> Result<Self, String> {
         let spec = &model.normalizer;
         let charsmap = if spec.charsmap.is_empty() { None } else { Some(Arc::new(Charsmap::read(&spec.charsmap)?)) };
         let mut keys: Vec<(&[u8], u32)> = (0u32..)
-            .zip(pieces)
+            .zip(&vocabulary.pieces)
             .filter(|(_, piece)| piece.kind == PieceKind::UserDefined)
             .map(|(id, piece)| (piece.text.as_bytes(), id))
             .collect();
         keys.sort_unstable();
-        let spans_words = pieces.iter().any(|piece| {
-            matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined)
-                && piece.text.char_indices().any(|(at, c)| c == WORD_MARK && at > 0)
-        });
         let mut normalizer = Self {
             preprocess: None,
             symbols: Trie::new(&keys),
             add_dummy_prefix: spec.add_dummy_prefix,
             remove_extra_whitespaces: spec.remove_extra_whitespaces,
             whitespace_as_suffix: model.trainer.whitespace_as_suffix,
-            whole: spans_words || model.trainer.whitespace_as_suffix,
+            whole: vocabulary.spans_words || model.trainer.whitespace_as_suffix,
             ascii: [SLOW; 128],
             charsmap,
         };

@@ -7,21 +7,28 @@ use crate::Piece;
 use crate::tests::{texts, toy_pieces};
 use bounded_input::proto::{Reader, Value, write_field};
 
-/// A model of the special pieces and `more`; a score of 0 makes a user-defined symbol.
-fn toy(more: &[(&str, f64)]) -> ModelProto {
-    ModelProto::new(toy_pieces(more), own_rules())
+/// A model of `pieces`.
+fn written(pieces: &[Piece]) -> Vec<u8> {
+    ModelProto::new(pieces, own_rules()).write(pieces)
 }
 
-fn load(model: &ModelProto) -> Tokenizer {
-    Tokenizer::from_spiece(&model.write(), Cleaning::default(), Path::new("x.model")).expect("a valid model")
+/// A model of the special pieces and `more`; a score of 0 makes a user-defined symbol.
+fn toy(more: &[(&str, f64)]) -> Vec<u8> {
+    written(&toy_pieces(more))
+}
+
+fn load(model: &[u8]) -> Tokenizer {
+    Tokenizer::from_spiece(model, Cleaning::default(), Path::new("x.model")).expect("a valid model")
 }
 
 #[test]
 fn a_written_model_is_read_back_byte_for_byte() {
-    let model = toy(&[("(", 0.0), ("▁", -1.0), ("▁a", -2.5), ("日", -3.0)]);
-    let bytes = model.write();
-    assert_eq!(ModelProto::read(&bytes).expect("just written"), model);
-    assert_eq!(load(&model).to_spiece().expect("it came from one"), bytes);
+    let long = "x".repeat(200);
+    let pieces = toy_pieces(&[("(", 0.0), ("▁", -1.0), ("▁a", -2.5), ("日", -3.0), (&long, -4.0)]);
+    let model = ModelProto::new(&pieces, own_rules());
+    let bytes = model.write(&pieces);
+    assert_eq!(ModelProto::read(&bytes).expect("just written"), (model, pieces));
+    assert_eq!(load(&bytes).to_spiece().expect("it came from one"), bytes);
     // Fields that are not known, in a piece and in the model, are kept.
     let mut piece = Vec::new();
     write_field(&mut piece, 1, Value::Bytes("x".as_bytes()));
@@ -35,7 +42,8 @@ fn a_written_model_is_read_back_byte_for_byte() {
     fields[first_rest..].iter().for_each(|field| with_unknown.extend_from_slice(field));
     write_field(&mut with_unknown, 4, Value::Bytes(b""));
     write_field(&mut with_unknown, 300, Value::Bytes(b"anything"));
-    assert_eq!(ModelProto::read(&with_unknown).expect("valid").write(), with_unknown);
+    let (model, pieces) = ModelProto::read(&with_unknown).expect("valid");
+    assert_eq!(model.write(&pieces), with_unknown);
 }
 
 #[test]
@@ -47,13 +55,15 @@ fn text_goes_through_preprocessing_and_the_models_rules() {
     let encoding = tokenizer.encode_with_offsets("  A\u{200b}(bÉ").unwrap();
     assert_eq!(encoding.ids, tokenizer.encode("  A\u{200b}(bÉ").unwrap());
     assert_eq!(encoding.offsets, [(2, 3), (6, 6), (6, 7), (7, 8), (8, 10)]);
+    let spanning = load(&toy(&[("▁", -1.0), ("a", -2.0), ("▁b", -2.0), ("a▁b", -0.5), ("!", -2.0)]));
+    assert_eq!(texts(&spanning, "a b! a"), ["▁", "a▁b", "!", "▁", "a"]);
 }
 
 #[test]
 fn unknown_characters_become_bytes_where_the_model_has_them() {
-    let mut model = toy(&[("a", -1.0)]);
-    model.pieces.extend((0..=255).map(|byte| Piece::new(format!("<0x{byte:02X}>"), 0.0, PieceKind::Byte)));
-    let mut bytes = model.write();
+    let mut pieces = toy_pieces(&[("a", -1.0)]);
+    pieces.extend((0..=255).map(|byte| Piece::new(format!("<0x{byte:02X}>"), 0.0, PieceKind::Byte)));
+    let mut bytes = written(&pieces);
     let error = |bytes: &[u8]| Tokenizer::from_spiece(bytes, Cleaning::default(), Path::new("x.model")).unwrap_err();
     assert_eq!(error(&bytes).to_string(), "x.model: trainer_spec.byte_fallback is false, but 256 bytes are pieces");
     write_field(&mut bytes, 2, Value::Bytes(&[0x98, 0x02, 1]));
@@ -66,16 +76,16 @@ fn unknown_characters_become_bytes_where_the_model_has_them() {
 
 #[test]
 fn what_is_wrong_with_a_model_is_said_in_a_sentence() {
-    let good = toy(&[("▁", -1.0), ("a", -2.0)]);
+    let good = toy_pieces(&[("▁", -1.0), ("a", -2.0)]);
     let error = |bytes: &[u8]| {
         Tokenizer::from_spiece(bytes, Cleaning::default(), Path::new("x.model")).expect_err("damaged").to_string()
     };
-    let with = |change: &dyn Fn(&mut ModelProto)| {
-        let mut model = good.clone();
-        change(&mut model);
-        error(&model.write())
+    let with = |change: &dyn Fn(&mut [Piece])| {
+        let mut pieces = good.clone();
+        change(&mut pieces);
+        error(&written(&pieces))
     };
-    let bytes = good.write();
+    let bytes = written(&good);
     let appended = |more: &[u8]| error(&[&bytes[..], more].concat());
     for (found, expected) in [
         (error(b""), "no pieces"),
@@ -93,10 +103,10 @@ fn what_is_wrong_with_a_model_is_said_in_a_sentence() {
         (appended(&[0x12, 2, 0x18, 2]), "a SentencePiece model of type BPE (2); only unigram (1) is supported"),
         (appended(&[0x1a, 2, 0x28, 0]), "escape_whitespaces is false"),
         (appended(&[0x1a, 3, 0x12, 1, 0]), "precompiled_charsmap of 1 bytes"),
-        (with(&|model| model.pieces[6].score = f64::NAN), "has score NaN"),
-        (with(&|model| model.pieces[6].text = "▁".into()), "piece 6 repeats piece 5"),
-        (with(&|model| model.pieces[1].kind = PieceKind::Normal), "no unknown piece"),
-        (with(&|model| model.pieces[2].text = "<cls>".into()), "no special piece [CLS] or <s> (the cls token)"),
+        (with(&|pieces| pieces[6].score = f64::NAN), "has score NaN"),
+        (with(&|pieces| pieces[6].text = "▁".into()), "piece 6 repeats piece 5"),
+        (with(&|pieces| pieces[1].kind = PieceKind::Normal), "no unknown piece"),
+        (with(&|pieces| pieces[2].text = "<cls>".into()), "no special piece [CLS] or <s> (the cls token)"),
     ] {
         assert!(found.starts_with("x.model: ") && found.contains(expected), "{found:?} does not say {expected:?}");
         assert!(!found.contains('\n'), "{found:?} is more than a sentence");

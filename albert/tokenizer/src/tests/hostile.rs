@@ -185,6 +185,14 @@ fn what_a_foreign_pipeline_cannot_do_is_an_error_of_every_method() {
 }
 
 #[test]
+fn of_texts_with_one_id_the_last_one_is_its_piece() {
+    let vocab = json!({"<pad>": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "b": 5, "a": 5});
+    let model = json!({"type": "WordLevel", "unk_token": "[UNK]", "vocab": vocab});
+    let tokenizer = load(&foreign(&[("model", model)])).expect("the library accepts it");
+    assert_eq!((tokenizer.piece(5), tokenizer.id("b")), ("b", Some(5)));
+}
+
+#[test]
 fn a_file_of_another_kind_is_named() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("spiece.model");
