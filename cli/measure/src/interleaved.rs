@@ -14,7 +14,11 @@
 use crate::clock::processor_time;
 use kernels::Cpu;
 use serde::Serialize;
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// Minimum number of rounds of a kernel.
 pub const KERNEL_ROUNDS: usize = 15;
@@ -22,6 +26,8 @@ pub const KERNEL_ROUNDS: usize = 15;
 pub const STEP_ROUNDS: usize = 5;
 /// Seconds that one contender is called in a round.
 const SLICE: f64 = 0.01;
+/// Time for which threads of a third-party library poll: Intel's OpenMP 200 ms. They halved our speed on two cores.
+const SPINNING: Duration = Duration::from_millis(300);
 /// Seconds of one measurement of the FMA peak.
 const PEAK_SLICE: f64 = 0.000_5;
 
@@ -31,6 +37,7 @@ pub struct Contender {
     pub name: String,
     call: Box<dyn FnMut() + Send>,
     place: Place,
+    spins: bool,
 }
 
 /// Context of the calls of a slice. A pass or the pool is entered once a slice, as a step enters it once: entering is no part of
@@ -45,7 +52,7 @@ enum Place {
 impl Contender {
     /// Contender that is called from the main thread and manages its own threads.
     pub fn new(name: impl Into<String>, call: impl FnMut() + Send + 'static) -> Self {
-        Self { name: name.into(), call: Box::new(call), place: Place::Here }
+        Self { name: name.into(), call: Box::new(call), place: Place::Here, spins: false }
     }
 
     /// Calls it inside a pass ([`Cpu::enter`]), like kernels.
@@ -58,6 +65,12 @@ impl Contender {
     #[must_use]
     pub fn within_pool(self, cpu: &Cpu) -> Self {
         Self { place: Place::Pool(cpu.clone()), ..self }
+    }
+
+    /// Waits after its calls until its worker threads, which poll for the next call, have given up.
+    #[must_use]
+    pub fn with_spinning_threads(self) -> Self {
+        Self { spins: true, ..self }
     }
 
     /// Runs `calls` in the contender's context.
@@ -186,6 +199,9 @@ impl Interleaved {
             let (wall, processor) = contender.with(slice);
             timing.wall.push(wall);
             timing.processor.push(processor / threads);
+            if contender.spins {
+                thread::sleep(SPINNING);
+            }
             peak = peak.max(of_peak(cpu, PEAK_SLICE));
         }
         rounds.peak.push(peak);

@@ -206,9 +206,12 @@ impl Selection {
         {
             ensure!(!given || trains, "{option} applies to training steps; add --mode train");
         }
+        let transposes_b = self.form.iter().all(|&form| form == Form::Nt);
         ensure!(
-            self.precision != Precision::Int8 || (what == What::Step && !trains),
-            "--precision int8 has no backward pass and applies to forward steps: use bench step --precision int8"
+            self.precision != Precision::Int8
+                || (what == What::Step && !trains)
+                || (what == What::Gemm && transposes_b && self.rung.is_empty()),
+            "--precision int8 has no backward pass: use bench step without --mode train, or bench gemm with --form nt"
         );
         ensure!(
             !self.peers || (what == What::Gemm && self.precision == Precision::F32),
@@ -257,12 +260,12 @@ impl Selection {
             }
         } else {
             for &form in forms {
-                let product = |[m, n, k]: [usize; 3]| Product { m, n, k, form, precision, peers: false };
-                products.extend(self.sizes([&[]; 3]).map(product));
+                products.extend(self.sizes([&[]; 3]).map(|size| Product::new(size, form, precision)));
             }
         }
-        let peers = self.peers;
-        products.into_iter().map(|product| Work::Product(Product { peers, ..product })).collect()
+        let (peers, int8) = (self.peers, self.precision == Precision::Int8);
+        let kept = products.into_iter().filter(|product| !int8 || product.form == Form::Nt);
+        kept.map(|product| Work::Product(Product { peers, int8, ..product })).collect()
     }
 
     fn rungs(&self) -> Vec<Work> {
@@ -393,16 +396,7 @@ mod tests {
         let selection = Selection { m: vec![1, 2], n: vec![3], k: vec![4, 5], ..Selection::default() };
         let cases = selection.works(What::Gemm).unwrap();
         assert_eq!(cases.len(), 4);
-        let product = |m, k| {
-            Work::Product(Product {
-                m,
-                n: 3,
-                k,
-                form: Form::Nt,
-                precision: kernels::gemm::Precision::F32,
-                peers: false,
-            })
-        };
+        let product = |m, k| Work::Product(Product::new([m, 3, k], Form::Nt, kernels::gemm::Precision::F32));
         assert_eq!(cases, [product(1, 4), product(1, 5), product(2, 4), product(2, 5)]);
         let albert = Selection { shapes: Some(Shapes::Albert), ..Selection::default() };
         // 4 x 7 forward, 2 x 2 wide, 3 x 6 weight gradients.
@@ -435,8 +429,8 @@ mod tests {
             (What::Step, Selection { peers: true, ..none() }, "--peers applies to products"),
             (What::Step, Selection { dropout: Some(0.1), ..none() }, "--mode train"),
             (What::Step, Selection { checkpointing: Some(Recompute::Layer), ..none() }, "--mode train"),
-            (What::Gelu, Selection { precision: Precision::Int8, ..none() }, "forward steps"),
-            (What::All, Selection { precision: Precision::Int8, ..none() }, "forward steps"),
+            (What::Gelu, Selection { precision: Precision::Int8, ..none() }, "no backward pass"),
+            (What::All, Selection { precision: Precision::Int8, ..none() }, "no backward pass"),
         ] {
             let error = selection.works(what).expect_err(said).to_string();
             assert!(error.contains(said) && !error.contains('\n'), "{error}");

@@ -20,6 +20,7 @@ fn records(line: &str, rounds: u32) -> Vec<Value> {
 fn json_has_what_a_reader_needs() {
     for (line, kernel, unit, stored) in [
         ("gemm --m 7 --n 5 --k 3 --form tn", "gemm", "flops", "f32"),
+        ("gemm --m 7 --n 5 --k 3 --precision int8", "gemm", "flops", "int8"),
         ("attention --batch 1 --seq 5 --heads 2 --head-size 4", "attention", "flops", "f32"),
         ("layernorm --m 3 --n 8", "layernorm", "bytes", "f32"),
         ("gelu --m 3 --n 8 --precision bf16", "gelu", "bytes", "bf16"),
@@ -132,6 +133,7 @@ fn an_impossible_benchmark_is_an_error_that_names_the_option() {
     for (line, said) in [
         ("gemm --m 3", "--m, --n and --k"),
         ("step --mode train --precision int8", "no backward pass"),
+        ("gemm --form tn --precision int8", "--form nt"),
         ("gelu --profile", "--profile applies to steps"),
         ("gelu --report page.pdf", "page.pdf"),
         ("gelu --threads 0", "expected a whole number from 1"),

@@ -1,4 +1,5 @@
-//! Matrix products with B packed inside the timed call (`ours`) and packed in advance (`prepacked`).
+//! Matrix products with B packed inside the timed call (`ours`) and packed in advance (`prepacked`); in int8 with B quantized in
+//! advance and A inside the call.
 
 use super::{Case, Random, sizes};
 use crate::{
@@ -11,6 +12,7 @@ use half::bf16;
 use kernels::{
     Cpu,
     gemm::{Epilogue, Gemm, Layout, PackedB, Precision, gemm, gemm_packed},
+    int8::{self, QuantizedWeight},
 };
 use std::sync::Arc;
 
@@ -80,36 +82,38 @@ pub struct Product {
     pub form: Form,
     /// Precision. A, B and C are stored in bf16 if it is bf16, else in f32.
     pub precision: Precision,
+    /// The product of 8-bit integers, in place of `precision`: only [`Form::Nt`].
+    pub int8: bool,
     /// Also times third-party GEMM, in f32 (needs the feature `peers`).
     pub peers: bool,
 }
 
 impl Product {
+    /// A product without peers.
+    pub fn new([m, n, k]: [usize; 3], form: Form, precision: Precision) -> Self {
+        Self { m, n, k, form, precision, int8: false, peers: false }
+    }
+
     /// Forward products of ALBERT-base over `tokens` tokens: projections, feed-forward, embedding map, vocabulary.
     pub fn forward(tokens: usize, form: Form, precision: Precision) -> impl Iterator<Item = Self> {
-        BASE_SHAPES.into_iter().map(move |(n, k)| Self { m: tokens, n, k, form, precision, peers: false })
+        BASE_SHAPES.into_iter().map(move |(n, k)| Self::new([tokens, n, k], form, precision))
     }
 
     /// Weight gradients of ALBERT-base over `tokens` tokens, A transposed; that of the vocabulary over masked tokens only.
     pub fn backward(tokens: usize, precision: Precision) -> impl Iterator<Item = Self> {
-        let of = move |(m, n, k)| Self { m, n, k, form: Form::Tn, precision, peers: false };
-        WEIGHT_SHAPES.into_iter().map(move |(m, n)| of((m, n, tokens))).chain([of((30_000, 128, tokens * 3 / 20))])
+        let of = move |size| Self::new(size, Form::Tn, precision);
+        WEIGHT_SHAPES.into_iter().map(move |(m, n)| of([m, n, tokens])).chain([of([30_000, 128, tokens * 3 / 20])])
     }
 
     /// Attention output and feed-forward products of ALBERT-xxlarge over `tokens` tokens.
     pub fn wide(tokens: usize, form: Form, precision: Precision) -> impl Iterator<Item = Self> {
-        [(4096, 4096), (16_384, 4096)].into_iter().map(move |(n, k)| Self {
-            m: tokens,
-            n,
-            k,
-            form,
-            precision,
-            peers: false,
-        })
+        [(4096, 4096), (16_384, 4096)].into_iter().map(move |(n, k)| Self::new([tokens, n, k], form, precision))
     }
 
     pub(super) fn prepare(&self, cpu: &Cpu) -> Result<Case> {
-        let contenders = if self.precision == Precision::Bf16 {
+        let contenders = if self.int8 {
+            vec![self.quantized(cpu)]
+        } else if self.precision == Precision::Bf16 {
             let [a, b] = self.operands();
             self.contenders::<bf16>(cpu, &a, &b)
         } else {
@@ -128,7 +132,7 @@ impl Product {
             kernel: "gemm",
             case: format!("{} {m}x{n}x{k}", form.name()),
             sizes: sizes([("m", m), ("n", n), ("k", k)]),
-            dtype: precision.name(),
+            dtype: if self.int8 { "int8" } else { precision.name() },
             bound: Bound::Arithmetic,
             flops: self.spec().flops(),
             bytes: (bytes * (m * k + k * n + m * n)) as u64,
@@ -150,6 +154,16 @@ impl Product {
     #[cfg(not(feature = "peers"))]
     fn peers(&self, _: &Cpu, _: &Arc<Vec<f32>>, _: &Arc<Vec<f32>>) -> [Contender; 0] {
         []
+    }
+
+    fn quantized(&self, cpu: &Cpu) -> Contender {
+        let [a, b] = self.operands::<f32>();
+        let weight = QuantizedWeight::new(cpu, self.n, self.k, &b);
+        let (cpu, mut c) = (cpu.clone(), f32::random(self.m * self.n, 3));
+        let mut scratch = vec![0; weight.scratch_len(self.m)];
+        let place = cpu.clone();
+        let call = move || int8::linear(&cpu, &a, &weight, &mut c, Epilogue::NONE, &mut scratch);
+        Contender::new("ours", call).within_pass(&place)
     }
 
     fn operands<X: Random>(&self) -> [Arc<Vec<X>>; 2] {

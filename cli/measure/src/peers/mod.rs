@@ -59,7 +59,8 @@ pub fn contenders(
     let operands = Operands::new(sizes, transposed, operands);
     let mut all = crates::contenders(cpu, &operands);
     all.extend(blas::contenders(cpu.threads(), &operands));
-    all
+    // One thread polls for nobody.
+    if cpu.threads() == 1 { all } else { all.into_iter().map(Contender::with_spinning_threads).collect() }
 }
 
 #[cfg(test)]
