@@ -35,7 +35,7 @@ pub struct Blocking {
     pub b_block: usize,
     /// Elements of an unpacked B that is read in place: it fits L2 together with the other data of a product.
     pub b_in_place: usize,
-    /// True if a block of B is in L2, false if it is in L3 because L2 is small.
+    /// True if at least half of a block of B is in L2, false if it comes from L3 because L2 is small.
     pub b_in_l2: bool,
     /// Elements of panels of A that are resident in L2 while panels of B are streamed.
     pub a_resident: usize,
@@ -67,7 +67,7 @@ impl Blocking {
             nr: tile.columns(lanes),
             b_block: floats * 9 / 16,
             b_in_place: floats * 3 / 4,
-            b_in_l2: caches.l2 >= caches.block(),
+            b_in_l2: caches.l2 >= caches.block() / 2,
             a_resident: caches.l2 / size_of::<f32>() * 9 / 16,
             chain_in_l1: CHAIN * tile.columns(lanes) * size_of::<f32>() <= caches.l1 / 4 * 3,
             row_unit: 1,
