@@ -87,6 +87,10 @@ fn products_with_blocks_of_k_epilogues_and_batches() {
                 packed.pack(cpu, spec.b, spec.ldb, &b);
                 gemm_packed(cpu, &spec, &a, &packed, &mut c, Epilogue::NONE);
                 assert_eq!(c[0], k as f32);
+                let mut rounded = PackedB::rounded(cpu.isa(), k, n);
+                rounded.pack(cpu, spec.b, spec.ldb, &b);
+                gemm_packed(cpu, &spec.accumulate(), &a, &rounded, &mut c, Epilogue::NONE);
+                assert_eq!(c[0], 2.0 * k as f32);
                 let mut narrow = ones::<bf16>(c_len);
                 gemm_packed(cpu, &spec, &a, &packed, &mut narrow, Epilogue::bias(&bias[..]));
                 for precision in [Precision::Bf16, Precision::Bf16x3, Precision::Bf16x6] {

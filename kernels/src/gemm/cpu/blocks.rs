@@ -8,7 +8,7 @@
 //! such operands are packed too.
 
 use super::blocking::{Blocking, packs_transposed};
-use super::microkernel::{Fma, Microkernel, PanelA, PanelB, Tile};
+use super::microkernel::{Fma, Microkernel, PanelA, PanelB, Stored, Tile};
 use super::pack;
 use super::packed::PackedB;
 use crate::gemm::operand::Operand;
@@ -209,9 +209,9 @@ impl MatrixA<'_> {
     }
 }
 
-impl<'a, S: Simd> RowPanels<Fma<S>> for MatrixA<'a> {
+impl<'a, S: Simd, B: Stored> RowPanels<Fma<S, B>> for MatrixA<'a> {
     #[inline(always)]
-    fn block<'o>(&self, Fma(simd): Fma<S>, steps: Steps, panels: Panels, out: &'o mut [f32]) -> BlockA<'o, f32>
+    fn block<'o>(&self, Fma(simd, _): Fma<S, B>, steps: Steps, panels: Panels, out: &'o mut [f32]) -> BlockA<'o, f32>
     where
         'a: 'o,
     {
@@ -336,7 +336,7 @@ impl<'a, S: Simd> ColumnPanels<Fma<S>> for MatrixB<'a> {
     #[inline(always)]
     fn block<'o>(
         &self,
-        Fma(simd): Fma<S>,
+        Fma(simd, _): Fma<S>,
         blocking: &Blocking,
         Steps { start, depth }: Steps,
         columns: Range<usize>,
@@ -373,6 +373,28 @@ impl<'a, S: Simd> ColumnPanels<Fma<S>> for MatrixB<'a> {
                 BlockB::packed(&*out, nr, nr * depth, 0)
             }
         }
+    }
+}
+
+/// B of f32 products in packed panels of bf16.
+#[derive(Clone, Copy)]
+pub(super) struct RoundedPanels<'a>(pub &'a PackedB);
+
+impl<'a, S: Simd> ColumnPanels<Fma<S, u32>> for RoundedPanels<'a> {
+    #[inline(always)]
+    fn block<'o>(
+        &self,
+        _: Fma<S, u32>,
+        _: &Blocking,
+        Steps { start, depth }: Steps,
+        columns: Range<usize>,
+        _: &'o mut [u32],
+    ) -> BlockB<'o, u32>
+    where
+        'a: 'o,
+    {
+        let groups = <Fma<S, u32> as Tile>::B_GROUPS;
+        BlockB::packed(self.0.block(start, depth, columns.start), groups, groups * depth, 0).packed_before()
     }
 }
 

@@ -271,7 +271,7 @@ impl<'a> Tiles<'a> {
         // Rows that a tile computes though they do not exist are not stored in C.
         let computed = if M::WHOLE { M::SIZE.rows } else { tile.height };
         panel_a.check(computed, part.depth, self.parts);
-        panel_b.check(M::NR, part.depth, self.parts);
+        panel_b.check(M::B_GROUPS, part.depth, self.parts);
         let mut to = self.destination::<M>(tile, on_the_way);
         if M::FROM_OLD_VALUES && self.addend != Addend::Nothing {
             match tile.place {
@@ -340,7 +340,7 @@ impl<'a> Tiles<'a> {
             false => (rows.end, self.columns.start),
         };
         let (start, step) = (b.b.as_ptr().cast::<f32>(), b.k_stride.wrapping_mul(self.parts));
-        let (b, b_step) = if self.group > 1 && b.k_stride == M::NR {
+        let (b, b_step) = if self.group > 1 && b.k_stride == M::B_GROUPS {
             let after = step.wrapping_mul(part.depth);
             let share = after.wrapping_mul(row - rows.start) / rows.len();
             (start.wrapping_add(after.wrapping_add(share)), (step.wrapping_mul(height) / rows.len()).max(1))

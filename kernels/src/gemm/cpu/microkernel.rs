@@ -18,7 +18,7 @@ use crate::pool::part;
 use crate::register_tile::{RegisterTile, TALLEST, for_height};
 use crate::simd::{Kernel, Simd, from_fn, prefetch, prefetch_l2};
 use bytemuck::Pod;
-use std::ops::Range;
+use std::{marker::PhantomData, ops::Range};
 
 /// Prefetch distance of the operands, in steps.
 const AHEAD: usize = 8;
@@ -27,7 +27,7 @@ const AHEAD: usize = 8;
 /// instructions.
 ///
 /// A and B are stored in *groups* of 32 bits, an f32 or as many neighboring k as fit (four bytes): a *step* multiplies a
-/// group of A with a group of B. Sizes and strides count groups.
+/// group of A with a group of B. Sizes and strides count groups. A group of rounded weights is two columns instead ([`Stored`]).
 pub(crate) trait Tile: Copy + Send + Sync {
     /// f32 arithmetic of the epilogue. Vectors have as many lanes as the tile's.
     type Simd: Simd;
@@ -39,6 +39,8 @@ pub(crate) trait Tile: Copy + Send + Sync {
     const SIZE: RegisterTile;
     /// NR: columns of the tile and of a packed panel of B.
     const NR: usize = Self::SIZE.columns(Self::Simd::LANES);
+    /// Groups of B of a step: fewer than NR if a group has several columns.
+    const B_GROUPS: usize = Self::NR;
     /// True if sums are of quantized values, which are scaled before the epilogue.
     const QUANTIZED: bool;
     /// True if MR rows are computed whether or not they exist.
@@ -132,6 +134,15 @@ pub(crate) unsafe trait MultiplyAdd: Tile {
     /// # Safety
     /// `b` is valid for reading LANES groups.
     unsafe fn load(self, b: *const Self::B) -> Self::Groups;
+    /// Loads vector `v` of the columns of a step.
+    ///
+    /// # Safety
+    /// `b` is valid for reading the groups of a step, and `v` is less than NV.
+    #[inline(always)]
+    unsafe fn load_vector(self, b: *const Self::B, v: usize) -> Self::Groups {
+        // SAFETY: the caller's promise.
+        unsafe { self.load(b.add(v * Self::Simd::LANES)) }
+    }
     /// Loads a group of A into every lane.
     ///
     /// # Safety
@@ -244,15 +255,52 @@ impl<T: MultiplyAdd> Microkernel for T {
     }
 }
 
-/// Multiply-adds of f32 on the vectors of S.
-#[derive(Clone, Copy)]
-pub(super) struct Fma<S>(pub S);
+/// Storage of B in f32 products, in groups of 32 bits.
+pub(super) trait Stored: Pod + Send + Sync {
+    /// Columns of a group.
+    const COLUMNS: usize;
 
-impl<S: Simd> Tile for Fma<S> {
+    /// Loads vector `v` of the columns of a step, as f32.
+    ///
+    /// # Safety
+    /// `b` is valid for reading the groups of a step, and `v` is less than their vectors of columns.
+    unsafe fn load<S: Simd>(simd: S, b: *const Self, v: usize) -> S::F32;
+}
+
+impl Stored for f32 {
+    const COLUMNS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, b: *const f32, v: usize) -> S::F32 {
+        // SAFETY: the caller's promise.
+        unsafe { simd.load_ptr(b.add(v * S::LANES)) }
+    }
+}
+
+/// Two bf16: columns of vectors 2v and 2v + 1, in the low and the high half of a word. An instruction widens a vector, and both
+/// come from one load.
+impl Stored for u32 {
+    const COLUMNS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, b: *const u32, v: usize) -> S::F32 {
+        // SAFETY: the caller's promise.
+        let words = simd.as_bits(unsafe { simd.load_ptr(b.cast::<f32>().add(v / 2 * S::LANES)) });
+        let is_low = v.is_multiple_of(2);
+        simd.as_floats(if is_low { simd.shl::<16>(words) } else { simd.and(words, simd.splat_u32(0xffff_0000)) })
+    }
+}
+
+/// Multiply-adds of f32 on the vectors of S, with B stored as B.
+#[derive(Clone, Copy)]
+pub(super) struct Fma<S, B = f32>(pub S, pub PhantomData<B>);
+
+impl<S: Simd, B: Stored> Tile for Fma<S, B> {
     type Simd = S;
     type A = f32;
-    type B = f32;
+    type B = B;
     const SIZE: RegisterTile = RegisterTile::of::<S>();
+    const B_GROUPS: usize = Self::NR / B::COLUMNS;
     const QUANTIZED: bool = false;
 
     #[inline(always)]
@@ -266,7 +314,7 @@ impl<S: Simd> Tile for Fma<S> {
 }
 
 // SAFETY: it owns a token of S, and executes only instructions of S.
-unsafe impl<S: Simd> MultiplyAdd for Fma<S> {
+unsafe impl<S: Simd, B: Stored> MultiplyAdd for Fma<S, B> {
     type Groups = S::F32;
     type Sums = S::F32;
 
@@ -275,9 +323,14 @@ unsafe impl<S: Simd> MultiplyAdd for Fma<S> {
         self.0.zero()
     }
     #[inline(always)]
-    unsafe fn load(self, b: *const f32) -> S::F32 {
+    unsafe fn load(self, b: *const B) -> S::F32 {
         // SAFETY: the caller's promise.
-        unsafe { self.0.load_ptr(b) }
+        unsafe { B::load(self.0, b, 0) }
+    }
+    #[inline(always)]
+    unsafe fn load_vector(self, b: *const B, v: usize) -> S::F32 {
+        // SAFETY: the caller's promise.
+        unsafe { B::load(self.0, b, v) }
     }
     #[inline(always)]
     unsafe fn broadcast(self, a: *const f32) -> S::F32 {
@@ -462,10 +515,10 @@ unsafe fn store_partial<T: MultiplyAdd, const H: usize, const NV: usize>(
     }
 }
 
-/// Prefetches NR columns of B at `b`.
+/// Prefetches a step of B at `b`.
 #[inline(always)]
-fn prefetch_b<T: MultiplyAdd, const NV: usize>(b: *const T::B) {
-    for line in (0..NV * T::Simd::LANES).step_by(16) {
+fn prefetch_b<T: MultiplyAdd>(b: *const T::B) {
+    for line in (0..T::B_GROUPS).step_by(16) {
         prefetch(b.wrapping_add(line));
     }
 }
@@ -498,7 +551,7 @@ unsafe fn product_packed<T: MultiplyAdd, const H: usize, const NV: usize>(
             next.prefetch_rows(i * rows..H.min((i + 1) * rows), NV * T::Simd::LANES);
         }
         for _ in part(depth, 1, parts, i) {
-            prefetch_b::<T, NV>(b.wrapping_add(b_ahead));
+            prefetch_b::<T>(b.wrapping_add(b_ahead));
             if const { !packs_transposed(T::SIZE.rows) } {
                 prefetch(a.wrapping_add(a_ahead));
                 prefetch(a.wrapping_add(a_ahead.wrapping_add(H - 1)));
@@ -506,7 +559,7 @@ unsafe fn product_packed<T: MultiplyAdd, const H: usize, const NV: usize>(
             prefetch_l2(next_b);
             // SAFETY: the caller's promise; the pointers advance by one step.
             unsafe {
-                let row: [T::Groups; NV] = from_fn(|v| t.load(b.add(v * T::Simd::LANES)));
+                let row: [T::Groups; NV] = from_fn(|v| t.load_vector(b, v));
                 for (i, acc) in acc.iter_mut().enumerate() {
                     let factor = t.broadcast(a.add(i));
                     for v in 0..NV {
@@ -548,11 +601,11 @@ unsafe fn product_strided<T: MultiplyAdd, const H: usize, const NV: usize>(
             next.prefetch_rows(i * rows..H.min((i + 1) * rows), NV * T::Simd::LANES);
         }
         for _ in part(depth, 1, parts, i) {
-            prefetch_b::<T, NV>(b.wrapping_add(b_ahead));
+            prefetch_b::<T>(b.wrapping_add(b_ahead));
             prefetch_l2(next_b);
             // SAFETY: the caller's promise; the pointers advance by one step, and pointers to rows past H are not read.
             unsafe {
-                let row: [T::Groups; NV] = from_fn(|v| t.load(b.add(v * T::Simd::LANES)));
+                let row: [T::Groups; NV] = from_fn(|v| t.load_vector(b, v));
                 for (i, acc) in acc.iter_mut().enumerate() {
                     let three = if i < 3 {
                         a0

@@ -10,16 +10,16 @@ mod tiles;
 
 use crate::gemm::epilogue::{Mask, Scales, TileEpilogue};
 use crate::gemm::operand::{Operand, Output};
-use crate::gemm::{Batch, Beta, Gemm, Layout, Precision};
+use crate::gemm::{Batch, Beta, Gemm, Precision};
 use crate::pool::{Cpu, Disjoint, part};
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, Simd, from_fn};
 use blocking::{Blocking, CHAIN, MOST_PANELS, SINGLE_BLOCK, chain, kc};
-use blocks::{ColumnPanels, PackB, RowPanels, Steps};
+use blocks::{ColumnPanels, PackB, RoundedPanels, RowPanels, Steps};
 pub(in crate::gemm) use blocks::{MatrixA, MatrixB};
 use macrokernel::{Addend, Macrokernel, Tiles};
 use microkernel::{Fma, Microkernel, MicrokernelUser};
 use packed::Line;
-use std::{cell::RefCell, ops::Range};
+use std::{cell::RefCell, marker::PhantomData, ops::Range};
 
 /// Packed blocks and partial sums of one thread, allocated by its first product.
 struct Scratch {
@@ -156,13 +156,26 @@ pub(in crate::gemm) fn run(
         return tiles::run(cpu, spec, batch, a, b, c, epilogue);
     }
     let blocking = Blocking::of(cpu);
-    let product = |i: usize| {
-        let a = MatrixA { spec, a: a.from(i * batch.stride_a) };
-        let b = b.from(i * batch.stride_b);
-        let product = Product::of(spec, a, b, c, i * batch.stride_c, epilogue);
-        Product { a_in_place: a.in_place(blocking.mr), b_in_place: b.in_place(&blocking), ..product }
-    };
-    run_tasks(cpu, &blocking, batch.count, product, |task| cpu.isa().run(OnFma(task)));
+    let a = |i: usize| MatrixA { spec, a: a.from(i * batch.stride_a) };
+    let a_in_place = a(0).in_place(blocking.mr);
+    match b {
+        MatrixB::Packed(b) if b.is_rounded() => {
+            let product = |i: usize| Product {
+                a_in_place,
+                b_in_place: true,
+                ..Product::of(spec, a(i), RoundedPanels(b), c, i * batch.stride_c, epilogue)
+            };
+            run_tasks(cpu, &blocking, batch.count, product, |task| cpu.isa().run(OnFma(task)));
+        }
+        b => {
+            let product = |i: usize| Product {
+                a_in_place,
+                b_in_place: b.in_place(&blocking),
+                ..Product::of(spec, a(i), b.from(i * batch.stride_b), c, i * batch.stride_c, epilogue)
+            };
+            run_tasks(cpu, &blocking, batch.count, product, |task| cpu.isa().run(OnFma(task)));
+        }
+    }
 }
 
 /// Runs `count` products in tasks: `enter` runs a task with the instructions of its microkernel.
@@ -249,7 +262,15 @@ impl Kernel for OnFma<Task<'_, MatrixA<'_>, MatrixB<'_>>> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        self.0.run(Fma(simd));
+        self.0.run(Fma(simd, PhantomData));
+    }
+}
+
+impl Kernel for OnFma<Task<'_, MatrixA<'_>, RoundedPanels<'_>>> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        self.0.run(Fma(simd, PhantomData));
     }
 }
 
@@ -315,24 +336,17 @@ impl<M: Microkernel, A: RowPanels<M>, B: ColumnPanels<M>> MicrokernelUser<M> for
     }
 }
 
-/// Packs all of B into `out`, in the order of [`PackedB`].
-pub(in crate::gemm) fn pack_all(
-    cpu: &Cpu,
-    precision: Precision,
-    [k, n]: [usize; 2],
-    layout: Layout,
-    ldb: usize,
-    b: Operand<'_>,
-    out: Disjoint<'_, f32>,
-) {
+/// Packs all of B into `out`, in the order of [`PackedB`]; `spec` has its sizes, layout and precision. f32 is rounded to bf16 if
+/// `round`.
+pub(in crate::gemm) fn pack_all(cpu: &Cpu, spec: &Gemm, b: Operand<'_>, round: bool, out: Disjoint<'_, f32>) {
+    let Gemm { n, k, .. } = *spec;
     if k == 0 || n == 0 {
         return;
     }
-    if precision != Precision::F32 {
-        return tiles::pack_all(cpu, precision, [k, n], layout, ldb, b, out);
+    if spec.precision != Precision::F32 {
+        return tiles::pack_all(cpu, spec, b, out);
     }
     let blocking = Blocking::of(cpu);
-    let spec = Gemm { ldb, ..Gemm::new(0, n, k, Layout::Normal, layout) };
     let block = kc(k);
     let (blocks, tasks_n) = (k.div_ceil(block), n.div_ceil(blocking.nc(block)));
     cpu.for_each(blocks * tasks_n, |task| {
@@ -341,8 +355,38 @@ pub(in crate::gemm) fn pack_all(
         let columns = part(n, blocking.nr, tasks_n, task % tasks_n);
         let start = k0 * n.next_multiple_of(blocking.nr) + columns.start * depth;
         let end = start + columns.len().next_multiple_of(blocking.nr) * depth;
+        let pack = |out: &mut [f32]| {
+            let columns = columns.clone();
+            cpu.isa().run(PackB { spec, b, k0, depth, columns, step: blocking.nr * depth, out });
+        };
+        let columns_per_float = if round { 2 } else { 1 };
         // SAFETY: blocks of different rows and columns of B are disjoint in the packed order.
-        let out = unsafe { out.slice(start..end) };
-        cpu.isa().run(PackB { spec: &spec, b, k0, depth, columns, step: blocking.nr * depth, out });
+        let out = unsafe { out.slice(start / columns_per_float..end / columns_per_float) };
+        if !round {
+            return pack(out);
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.fit(&blocking);
+            let panels: &mut [f32] = &mut bytemuck::cast_slice_mut(&mut scratch.b)[..end - start];
+            pack(panels);
+            cpu.isa().run(RoundPanels { panels, out });
+        });
     });
+}
+
+/// Rounds panels to bf16: vectors 2v and 2v + 1 of a row become the halves of a vector of words.
+struct RoundPanels<'a> {
+    panels: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for RoundPanels<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (pair, out) in self.panels.chunks_exact(2 * S::LANES).zip(self.out.chunks_exact_mut(S::LANES)) {
+            let [low, high]: [S::U32; 2] = from_fn(|v| simd.as_bits(simd.round_bf16(simd.load(&pair[v * S::LANES..]))));
+            simd.store(out, simd.as_floats(simd.or(simd.shr::<16>(low), high)));
+        }
+    }
 }

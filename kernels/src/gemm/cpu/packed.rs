@@ -1,8 +1,9 @@
 //! Packed B that is used many times, such as the weight of a layer that is applied N times.
 
 use super::blocking::kc;
+use super::microkernel::Stored;
 use crate::gemm::operand::Operand;
-use crate::gemm::{Layout, Precision, cpu};
+use crate::gemm::{Gemm, Layout, Precision, cpu};
 use crate::{
     Element,
     extent::span,
@@ -23,6 +24,8 @@ use std::fmt;
 ///   │ NR │ NR │ …  │ NR │ NR │ …  │     the last panel is padded with zeros
 /// ```
 ///
+/// [`PackedB::rounded`] has rows of NR / 2 words, each two bf16 of columns LANES apart: products of f32 read half the bytes.
+///
 /// The other precisions have panels of 32 columns and all k, padded with zeros to a multiple of 32: rows of 32 pairs of bf16
 /// for bf16, rows of 32 f32 for split operands, whose parts are made as they are used. They are the same for every instruction
 /// set and kind of tiles.
@@ -30,6 +33,7 @@ use std::fmt;
 pub struct PackedB {
     isa: IsaKind,
     precision: Precision,
+    is_rounded: bool,
     k: usize,
     n: usize,
     panels: Vec<Line>,
@@ -104,7 +108,8 @@ fn nr(isa: IsaKind) -> usize {
 impl fmt::Debug for PackedB {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { isa, precision, k, n, .. } = self;
-        write!(f, "PackedB {{ {k} x {n} in {precision} for {isa}, {} bytes }}", self.bytes())
+        let rounded = if self.is_rounded { " of B in bf16" } else { "" };
+        write!(f, "PackedB {{ {k} x {n} in {precision}{rounded} for {isa}, {} bytes }}", self.bytes())
     }
 }
 
@@ -124,8 +129,23 @@ impl PackedB {
     /// If the panels have more bytes than memory can address.
     #[track_caller]
     pub fn with_precision(isa: Isa, precision: Precision, k: usize, n: usize) -> Self {
+        Self::stored(isa, precision, false, k, n)
+    }
+
+    /// [`PackedB::new`] with elements that [`PackedB::pack`] rounds to bf16. Products have the bits of those of the rounded
+    /// matrix in f32.
+    ///
+    /// # Panics
+    /// If the panels have more bytes than memory can address.
+    #[track_caller]
+    pub fn rounded(isa: Isa, k: usize, n: usize) -> Self {
+        Self::stored(isa, Precision::F32, true, k, n)
+    }
+
+    #[track_caller]
+    fn stored(isa: Isa, precision: Precision, is_rounded: bool, k: usize, n: usize) -> Self {
         let (rows, width, per_float) = match precision {
-            Precision::F32 => (Some(k), nr(isa.kind()), 1),
+            Precision::F32 => (Some(k), nr(isa.kind()), if is_rounded { 2 } else { 1 }),
             Precision::Bf16 => (k.checked_next_multiple_of(BLOCK), WHOLE_PANEL, 2),
             Precision::Bf16x3 | Precision::Bf16x6 => (k.checked_next_multiple_of(BLOCK), WHOLE_PANEL, 1),
         };
@@ -133,10 +153,11 @@ impl PackedB {
         let elements = columns.zip(rows).and_then(|(columns, rows)| columns.checked_mul(rows));
         let floats = elements.map(|elements| elements / per_float).filter(|&floats| floats <= isize::MAX as usize / 4);
         let floats = floats.unwrap_or_else(|| panic!("B of {k} x {n} has more elements than memory can address"));
-        Self { isa: isa.kind(), precision, k, n, panels: vec![Line::ZERO; floats.div_ceil(16)] }
+        Self { isa: isa.kind(), precision, is_rounded, k, n, panels: vec![Line::ZERO; floats.div_ceil(16)] }
     }
 
-    /// Packs `b` (k x n, stored as `layout` with leading dimension `ldb`), overwriting the panels. Allocates nothing.
+    /// Packs `b` (k x n, stored as `layout` with leading dimension `ldb`), overwriting the panels. Allocates nothing,
+    /// except a thread's scratch ([`warm_up`](super::warm_up)) if elements are rounded and it has none yet.
     ///
     /// # Panics
     /// If `b` is shorter than it spans, `ldb` is less than a stored row, or `cpu` runs another instruction set than the
@@ -150,9 +171,9 @@ impl PackedB {
         assert!(ldb >= columns, "ldb {ldb} is below the {columns} elements of a stored row of B");
         let needed = span(rows, columns, ldb);
         assert!(b.len() >= needed, "B holds {} elements but {} x {} spans {needed}", b.len(), self.k, self.n);
-        let (k, n) = (self.k, self.n);
+        let spec = Gemm { ldb, ..Gemm::new(0, self.n, self.k, Layout::Normal, layout) };
         let out = Disjoint::new(bytemuck::cast_slice_mut(&mut self.panels));
-        cpu::pack_all(cpu, self.precision, [k, n], layout, ldb, Operand::new(b), out);
+        cpu::pack_all(cpu, &spec.with_precision(self.precision), Operand::new(b), self.is_rounded, out);
     }
 
     /// Checks that this can be the k x n matrix B of a product in `precision` on `isa`.
@@ -182,18 +203,24 @@ impl PackedB {
         self.precision
     }
 
+    /// True if the elements are rounded to bf16.
+    pub(super) fn is_rounded(&self) -> bool {
+        self.is_rounded
+    }
+
     /// Bytes of the panels.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.panels[..])
     }
 
     /// f32: panels of the `depth` rows from `k0` on, from column `column` (a multiple of NR) on.
-    pub(in crate::gemm) fn block(&self, k0: usize, depth: usize, column: usize) -> &[f32] {
+    pub(super) fn block<B: Stored>(&self, k0: usize, depth: usize, column: usize) -> &[B] {
+        assert!(self.is_rounded == (B::COLUMNS == 2));
         let (nr, kc) = (nr(self.isa), kc(self.k));
         let padded = self.n.next_multiple_of(nr);
         assert!(column.is_multiple_of(nr) && (kc == 0 || k0.is_multiple_of(kc)) && k0 + depth <= self.k);
-        let floats: &[f32] = bytemuck::cast_slice(&self.panels);
-        &floats[k0 * padded + column * depth..(k0 + depth) * padded]
+        let groups: &[B] = bytemuck::cast_slice(&self.panels);
+        &groups[(k0 * padded + column * depth) / B::COLUMNS..(k0 + depth) * padded / B::COLUMNS]
     }
 
     /// Pairs of bf16: panels from pair `start` of k and column `column` (a multiple of 32) on, and pairs from a panel to the

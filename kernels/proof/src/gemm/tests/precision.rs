@@ -49,6 +49,12 @@ impl Problem {
 
     /// C and what an epilogue saves, with operands stored as X and C as Y; B packed before if `packed`.
     fn compute<X: Element, Y: Element>(&self, cpu: &Cpu, packed: bool) -> Vec<u32> {
+        let Gemm { precision, k, n, .. } = self.spec;
+        self.compute_with::<X, Y>(cpu, packed.then(|| PackedB::with_precision(cpu.isa(), precision, k, n)))
+    }
+
+    /// The same, with B packed into `panels`.
+    fn compute_with<X: Element, Y: Element>(&self, cpu: &Cpu, panels: Option<PackedB>) -> Vec<u32> {
         let Self { spec, kind, bias, .. } = self;
         let stored = |x: &[f32]| x.iter().map(|&x| X::from_f32(x)).collect::<Vec<X>>();
         let (a, b) = (stored(&self.a), stored(&self.b));
@@ -57,8 +63,7 @@ impl Problem {
         let mut c = if spec.beta == Beta::One { Guarded::new(&matrix) } else { Guarded::poisoned(matrix.len()) };
         let dropout = Dropout { seed: 3, site: 7, rate: 0.2 };
         let epilogue = Epilogue::of_kind(*kind, &bias[..], &matrix[..], &mut pre[..], dropout);
-        if packed {
-            let mut panels = PackedB::with_precision(cpu.isa(), spec.precision, spec.k, spec.n);
+        if let Some(mut panels) = panels {
             panels.pack(cpu, spec.b, spec.ldb, &b);
             gemm_packed(cpu, spec, &a, &panels, &mut c, epilogue);
         } else {
@@ -123,6 +128,38 @@ fn every_kind_of_tiles_gives_the_same_bits_with_every_epilogue_however_operands_
         }
     }
     println!("{compared} products on {} CPUs compared", cpus.len());
+}
+
+#[test]
+fn rounded_panels_give_the_bits_of_f32_products_with_a_rounded_matrix() {
+    let (widest, epilogues) = (*Isa::real().last().unwrap(), epilogues());
+    let cpu = |threads: usize| Cpu::new(widest, threads).expect("threads");
+    let mut cpus = testable_cpus();
+    cpus.push(cpu(2));
+    // Panels of A in groups, in parts of a chain and without.
+    for (l1, l2, l3) in [(48, 65536, 65536), (64, 512, 32768)] {
+        cpus.push(cpu(1).with_caches(Caches { l1: l1 << 10, l2: l2 << 10, l3: l3 << 10 }));
+    }
+    // Around tiles, chains, blocks, and panels of A that are packed.
+    let sizes =
+        [(3, 4, 0), (1, 1, 1), (14, 16, 7), (33, 31, 32), (16, 66, 385), (5, 70, 1024), (31, 75, 1025), (65, 40, 2000)];
+    for (i, (m, n, k)) in sizes.into_iter().enumerate() {
+        for (j, (form, a, b)) in FORMS.into_iter().enumerate() {
+            let (beta, kind) = epilogues[(FORMS.len() * i + j) % epilogues.len()];
+            let problem = Problem::new(Gemm { beta, ..Gemm::new(m, n, k, a, b) }, kind);
+            let rounded = problem.b.iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
+            let rounded = Problem { b: rounded, ..Problem::new(problem.spec, kind) };
+            let wanted = [rounded.compute::<f32, f32>(&cpu(1), false), rounded.compute::<bf16, bf16>(&cpu(1), false)];
+            for cpu in &cpus {
+                let panels = PackedB::rounded(cpu.isa(), k, n);
+                assert!(panels.bytes() <= PackedB::new(cpu.isa(), k, n).bytes() / 2 + 64, "{panels:?}");
+                let found = problem.compute_with::<f32, f32>(cpu, Some(panels.clone()));
+                assert!(found == wanted[0], "{cpu:?}, {form} {m} x {n} x {k} {kind:?}");
+                let found = problem.compute_with::<bf16, bf16>(cpu, Some(panels));
+                assert!(found == wanted[1], "{cpu:?}, {form} {m} x {n} x {k} {kind:?} in bf16");
+            }
+        }
+    }
 }
 
 /// Copies the rows of `x` to a leading dimension of `leading`, NaN in the gaps.

@@ -21,7 +21,7 @@ use super::microkernel::Destination;
 use super::packed::WHOLE_PANEL;
 use crate::gemm::operand::{Operand, Output};
 use crate::gemm::precision::Precision;
-use crate::gemm::{Batch, Gemm, Layout, TileEpilogue};
+use crate::gemm::{Batch, Gemm, TileEpilogue};
 use crate::pool::{Cpu, Disjoint};
 use crate::register_tile::RegisterTile;
 #[cfg(target_arch = "x86_64")]
@@ -135,17 +135,9 @@ impl<'a, F: Fn(usize) -> Product<'a, MatrixA<'a>, MatrixB<'a>> + Sync> Kernel fo
 }
 
 /// Packs all of B into `out`, in the order of [`PackedB`](super::packed::PackedB).
-pub(super) fn pack_all(
-    cpu: &Cpu,
-    precision: Precision,
-    [k, n]: [usize; 2],
-    layout: Layout,
-    ldb: usize,
-    b: Operand<'_>,
-    out: Disjoint<'_, f32>,
-) {
-    let spec = Gemm { ldb, ..Gemm::new(0, n, k, Layout::Normal, layout) };
-    let b = MatrixB::Unpacked(&spec, b);
+pub(super) fn pack_all(cpu: &Cpu, spec: &Gemm, b: Operand<'_>, out: Disjoint<'_, f32>) {
+    let Gemm { n, k, precision, .. } = *spec;
+    let b = MatrixB::Unpacked(spec, b);
     let panel = padded(k) * WHOLE_PANEL / if precision == Precision::Bf16 { 2 } else { 1 };
     cpu.for_each(n.div_ceil(WHOLE_PANEL), |j| {
         let columns = j * WHOLE_PANEL..n.min((j + 1) * WHOLE_PANEL);
