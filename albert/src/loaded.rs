@@ -58,7 +58,8 @@ impl LoadedModel {
     /// A weight exceeds the range of bf16, or the device does not have the precision.
     pub fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
         let is_beyond = |x: &&f32| x.is_finite() && !bf16::from_f32(**x).is_finite();
-        for id in self.params.ids().filter(|_| precision == Precision::Bf16) {
+        let rounds = matches!(precision, Precision::Bf16 | Precision::Bf16Weights);
+        for id in self.params.ids().filter(|_| rounds) {
             if let Some(x) = self.params.values(id).iter().find(is_beyond) {
                 let name = self.params.name(id);
                 let problem = format!("{name} holds {x:e}, and bf16 represents at most 3.39e38; choose f32");

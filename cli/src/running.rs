@@ -11,6 +11,7 @@ use albert_tasks::finetune::{Offsets, Predictor};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use engine::{Cpu, Device};
+use measure::plan::Weights;
 use std::path::PathBuf;
 
 /// The flag `--threads`.
@@ -40,7 +41,11 @@ pub(crate) struct Running {
     threads: Threads,
     /// f32, bf16, bf16x3, bf16x6, int8 or auto: bf16 if this machine multiplies it faster than f32
     #[arg(long, alias = "dtype", default_value = "f32")]
-    pub(crate) precision: Precision,
+    precision: Precision,
+    /// Storage of the weights of dense layers: bf16 rounds them and multiplies in f32, which is faster for a single short text
+    /// with AVX-512. Only with --precision f32 on the CPU
+    #[arg(long, value_enum, default_value_t)]
+    weights: Weights,
     #[command(flatten)]
     pub(crate) profile: Profiling,
 }
@@ -50,9 +55,19 @@ impl Running {
     pub(crate) fn predictor(&self, folders: &[PathBuf]) -> Result<(Device, Predictor)> {
         let device = self.device()?;
         let mut predictor = Predictor::load(folders, &device)?;
-        predictor.set_precision(self.precision.on(&device))?;
+        predictor.set_precision(self.precision(&device)?)?;
         predictor.profile().set(self.profile.on);
         Ok((device, predictor))
+    }
+
+    /// The precision on `device`.
+    pub(crate) fn precision(&self, device: &Device) -> Result<engine::Precision> {
+        let is_gpu = device.gpu().is_some();
+        ensure!(
+            self.weights == Weights::F32 || !is_gpu,
+            "--weights bf16: only the CPU has it; remove --device or --weights"
+        );
+        self.weights.of(self.precision.on(device))
     }
 
     /// The device.

@@ -19,10 +19,13 @@ pub enum Precision {
     /// f32 activations; dense layers of the encoder multiply in 8-bit integers ([`kernels::int8`]), weights quantized by output
     /// and activations by row. Steps without gradients, CPUs only.
     Int8,
+    /// f32 activations; dense layers multiply weights rounded to bf16 in f32, which reads half the bytes. Steps without
+    /// gradients, CPUs only.
+    Bf16Weights,
 }
 
 impl Precision {
-    /// All precisions.
+    /// The precisions that a name selects.
     pub(crate) const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::Bf16x3, Self::Bf16x6, Self::Int8];
 
     /// Name, such as `bf16x3`.
@@ -33,6 +36,7 @@ impl Precision {
             Self::Bf16x3 => "bf16x3",
             Self::Bf16x6 => "bf16x6",
             Self::Int8 => "int8",
+            Self::Bf16Weights => "bf16-weights",
         }
     }
 
@@ -47,7 +51,7 @@ impl Precision {
             _ if dtype == DType::Bf16 => gemm::Precision::Bf16,
             Self::Bf16x3 => gemm::Precision::Bf16x3,
             Self::Bf16x6 => gemm::Precision::Bf16x6,
-            Self::F32 | Self::Bf16 | Self::Int8 => gemm::Precision::F32,
+            Self::F32 | Self::Bf16 | Self::Int8 | Self::Bf16Weights => gemm::Precision::F32,
         }
     }
 }

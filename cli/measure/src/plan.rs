@@ -39,6 +39,30 @@ pub enum Shapes {
     Albert,
 }
 
+/// Storage of the weights that dense layers multiply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Weights {
+    /// As the precision has them
+    #[default]
+    F32,
+    /// Rounded to bf16, multiplied in f32
+    Bf16,
+}
+
+impl Weights {
+    /// `precision` with weights stored so.
+    ///
+    /// # Errors
+    /// Weights are rounded and `precision` is not f32.
+    pub fn of(self, precision: Precision) -> Result<Precision> {
+        ensure!(
+            self == Self::F32 || precision == Precision::F32,
+            "--weights bf16 multiplies in f32; remove --precision {precision} or --weights"
+        );
+        Ok(if self == Self::Bf16 { Precision::Bf16Weights } else { precision })
+    }
+}
+
 /// Parses a whole number; [`Selection::check`] checks its range.
 fn whole(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number from 1".to_owned())
@@ -103,6 +127,9 @@ pub struct Selection {
     /// f32, bf16, bf16x3, bf16x6 (both for products and steps) or int8 (for forward steps)
     #[arg(long, alias = "dtype", default_value_t)]
     pub precision: Precision,
+    /// Storage of the weights of dense layers: bf16 rounds them and multiplies in f32, in forward steps
+    #[arg(long, value_enum, default_value_t)]
+    pub weights: Weights,
 }
 
 /// The CPU contexts to measure: one per number of `threads` (all cores if empty), on instruction set `isa` (the widest if
@@ -214,6 +241,10 @@ impl Selection {
             "--precision int8 has no backward pass: use bench step without --mode train, or bench gemm with --form nt"
         );
         ensure!(
+            self.weights == Weights::F32 || (what == What::Step && !trains),
+            "--weights bf16 has no backward pass and applies to forward steps: use bench step --weights bf16"
+        );
+        ensure!(
             !self.peers || (what == What::Gemm && self.precision == Precision::F32),
             "--peers applies to products in f32: use bench gemm --precision f32"
         );
@@ -320,7 +351,7 @@ impl Selection {
             let (most, longest) = (config.max_position_embeddings, lengths.iter().copied().max().unwrap_or(0));
             ensure!(config.vocab_size > 6, "`{name}` has a vocabulary of {}, expected more than 6", config.vocab_size);
             ensure!(longest <= most, "sequence of {longest} tokens: `{name}` has {most} positions");
-            let precision = self.precision;
+            let precision = self.weights.of(self.precision)?;
             let (name, dropout) = (name.to_owned(), self.dropout);
             Ok(Work::Step(Step { name, config, lengths, mode, precision, dropout, checkpointing }))
         };
@@ -431,6 +462,12 @@ mod tests {
             (What::Step, Selection { checkpointing: Some(Recompute::Layer), ..none() }, "--mode train"),
             (What::Gelu, Selection { precision: Precision::Int8, ..none() }, "no backward pass"),
             (What::All, Selection { precision: Precision::Int8, ..none() }, "no backward pass"),
+            (What::Gemm, Selection { weights: Weights::Bf16, ..none() }, "forward steps"),
+            (
+                What::Step,
+                Selection { weights: Weights::Bf16, precision: Precision::Int8, ..none() },
+                "remove --precision int8",
+            ),
         ] {
             let error = selection.works(what).expect_err(said).to_string();
             assert!(error.contains(said) && !error.contains('\n'), "{error}");

@@ -136,7 +136,7 @@ fn embedder(arguments: &Arguments, device: &Device) -> Result<Embedder> {
         embedder.set_prompt(Prompt::Text(text))?;
     }
     embedder.profile().set(arguments.running.profile.on);
-    embedder.set_precision(arguments.running.precision.on(device))?;
+    embedder.set_precision(arguments.running.precision(device)?)?;
     Ok(embedder)
 }
 

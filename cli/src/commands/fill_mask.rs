@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let lines = arguments.streaming.lines(only, Kind::texts(arguments.field.field.as_ref(), false))?;
     let device = arguments.running.device()?;
     let mut filler = MaskFiller::load(&arguments.model, device.clone())?;
-    filler.set_precision(arguments.running.precision.on(&device))?;
+    filler.set_precision(arguments.running.precision(&device)?)?;
     filler.profile().set(arguments.running.profile.on);
     let mut ended = None;
     if let Some(mut lines) = lines {

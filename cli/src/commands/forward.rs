@@ -3,7 +3,6 @@
 use crate::{
     input::{Kind, Lines, name_of},
     output::{check_ending, results, tell},
-    precision::Precision,
     running::Running,
 };
 use albert::{
@@ -12,7 +11,10 @@ use albert::{
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use engine::io::{Data, TensorOut, check_output, save_safetensors};
+use engine::{
+    Precision,
+    io::{Data, TensorOut, check_output, save_safetensors},
+};
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -62,12 +64,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if arguments.gradients && arguments.running.precision == Precision::Is(engine::Precision::Int8) {
-        bail!("--gradients needs another --precision than int8, which has no backward pass");
-    }
     check_ending(&arguments.output, &["safetensors"])?;
     check_output(&arguments.output)?;
     let device = arguments.running.device()?;
+    let precision = arguments.running.precision(&device)?;
+    if arguments.gradients && matches!(precision, Precision::Int8 | Precision::Bf16Weights) {
+        bail!("--gradients: neither --precision int8 nor --weights bf16 has a backward pass; choose f32");
+    }
     let mut forward = Forward::load(&arguments.model, device.clone())?;
     forward.profile().set(arguments.running.profile.on);
     report(&forward);
@@ -81,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         loss: arguments.loss,
         gradients: arguments.gradients,
     };
-    forward.set_precision(arguments.running.precision.on(&device))?;
+    forward.set_precision(precision)?;
     let mut all = run_all(&mut forward, &examples, selection)?;
     if arguments.gradients {
         all.extend(forward.gradients()?);
@@ -122,7 +125,7 @@ fn compare(
     selection: OutputSelection,
     tensors: &[NamedTensor],
 ) -> Result<()> {
-    forward.set_precision(engine::Precision::F32)?;
+    forward.set_precision(Precision::F32)?;
     let reference = run_all(forward, examples, OutputSelection { gradients: false, ..selection })?;
     let mut worst: Vec<Deviation> = Vec::new();
     for deviation in deviations(tensors, &reference) {

@@ -37,6 +37,27 @@ fn eight_bits_are_near_f32_and_leave_training_alone() {
     }
 }
 
+#[test]
+fn rounded_weights_are_those_of_f32_rounded_before_and_leave_training_alone() {
+    for isa in Isa::real() {
+        let mut workspace = workspace(isa, 2);
+        let (mut store, p) = store(workspace.device().processor(), &parameters());
+        // Multiples of 1/256 are bf16 already.
+        store.all_values_mut().unwrap().iter_mut().for_each(|w| *w *= 1.1);
+        let weights = |train: bool| (Precision::Bf16Weights, train);
+        let single = output(&mut workspace, &store, &p, (Precision::F32, false));
+        let rounded = output(&mut workspace, &store, &p, weights(false));
+        assert_ne!(rounded, single, "{}", isa.kind());
+        assert_eq!(output(&mut workspace, &store, &p, weights(true)), single, "training is in f32");
+        for &matrix in p.iter().filter(|&&id| store.shape(id).len() == 2).collect::<Vec<_>>() {
+            store.values_mut(matrix).unwrap().iter_mut().for_each(|w| *w = half::bf16::from_f32(*w).to_f32());
+        }
+        for mode in [(Precision::F32, false), weights(false)] {
+            assert_eq!(output(&mut workspace, &store, &p, mode), rounded, "{} {}", isa.kind(), mode.0);
+        }
+    }
+}
+
 /// ‖a - b‖ / ‖b‖
 fn deviation(a: &[f32], b: &[f32]) -> f64 {
     let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
@@ -66,7 +87,7 @@ fn inference_gives_the_bits_of_training_and_split_products_are_near_f32() {
 #[test]
 fn a_gpu_refuses_what_only_the_cpu_has_in_one_sentence() {
     let mut workspace = Workspace::new(Device::Cuda(gpu((8, 0))));
-    for precision in [Precision::Bf16x3, Precision::Bf16x6, Precision::Int8] {
+    for precision in [Precision::Bf16x3, Precision::Bf16x6, Precision::Int8, Precision::Bf16Weights] {
         let expected = format!("precision = {precision}: only the CPU has it; choose the CPU, or f32 or bf16");
         assert_eq!(workspace.set_precision(precision).unwrap_err().to_string(), expected);
     }

@@ -141,6 +141,7 @@ impl Dense {
     /// The panels of the weight, on the CPU; a GPU reads the weight in place. Called outside of a launch, so that a dry run
     /// packs them and no step allocates.
     pub(crate) fn panels(&self, tape: &Tape<'_>, precision: Precision, side: Side) -> Option<Arc<PackedB>> {
+        let side = if side == Side::Forward && tape.rounds_weights() { Side::Rounded } else { side };
         match tape.device() {
             Device::Cpu(cpu) => Some(tape.params().packed(cpu, precision, self.weight.clone(), self.k, side)),
             Device::Cuda(_) => None,

@@ -64,6 +64,8 @@ impl ParamId {
 pub enum Side {
     /// y = x·Wᵀ.
     Forward,
+    /// y = x·Wᵀ in f32, with W rounded to bf16.
+    Rounded,
     /// dx = dy·W.
     Backward,
 }
@@ -302,7 +304,7 @@ impl ParamStore {
     ) -> Arc<PackedB> {
         let n = range.len().checked_div(k).unwrap_or(0);
         let (depth, columns, layout) = match side {
-            Side::Forward => (k, n, Layout::Transposed),
+            Side::Forward | Side::Rounded => (k, n, Layout::Transposed),
             Side::Backward => (n, k, Layout::Normal),
         };
         let mut packs = self.packs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,8 +313,11 @@ impl ParamStore {
             pack.range == range && pack.side == side && fits
         };
         let at = packs.iter().position(usable).unwrap_or_else(|| {
-            let panels = Arc::new(PackedB::with_precision(cpu.isa(), precision, depth, columns));
-            packs.push(Pack { range: range.clone(), side, version: 0, panels });
+            let panels = match side {
+                Side::Rounded => PackedB::rounded(cpu.isa(), depth, columns),
+                Side::Forward | Side::Backward => PackedB::with_precision(cpu.isa(), precision, depth, columns),
+            };
+            packs.push(Pack { range: range.clone(), side, version: 0, panels: Arc::new(panels) });
             packs.len() - 1
         });
         let pack = &mut packs[at];

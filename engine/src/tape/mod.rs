@@ -123,6 +123,11 @@ impl<'w> Tape<'w> {
         self.workspace.precision().of_product(dtype)
     }
 
+    /// True in a step whose dense layers multiply weights that are rounded to bf16.
+    pub(crate) fn rounds_weights(&self) -> bool {
+        self.workspace.precision() == crate::Precision::Bf16Weights && !self.recording
+    }
+
     /// True in a step whose encoder layers multiply in 8-bit integers.
     pub(crate) fn multiplies_in_int8(&self) -> bool {
         self.workspace.precision() == crate::Precision::Int8 && !self.recording

@@ -127,7 +127,8 @@ impl Workspace {
         self.weight_gradients = weight_gradients;
     }
 
-    /// Sets the precision of later steps. Steps with gradients multiply in f32 where it is int8. Activations have the type that
+    /// Sets the precision of later steps. Steps with gradients multiply in f32 where it is int8 or
+    /// has rounded weights. Activations have the type that
     /// the caller gives them ([`Precision::activations`]).
     ///
     /// # Errors

@@ -28,6 +28,7 @@ fn json_has_what_a_reader_needs() {
         ("vocabulary --m 3 --n 20 --k 8 --precision bf16", "vocabulary", "flops", "bf16"),
         ("step --config tiny --lengths 3,5 --mode train", "step", "flops", "f32"),
         ("step --config quickstart --lengths 3,5 --precision int8", "step", "flops", "int8"),
+        ("step --config quickstart --lengths 3,5 --weights bf16", "step", "flops", "bf16-weights"),
     ] {
         let records = records(&format!("{line} --isa scalar"), 3);
         assert!(!records.is_empty());

@@ -103,17 +103,41 @@ fn eight_bits_give_nearly_the_vectors_of_f32() {
         let cosine: f64 = single.iter().zip(eight).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
         assert!((0.99..0.999_999_99).contains(&cosine), "the cosine with f32 is {cosine}");
     }
-    forward(folder.path(), "--precision int8 --gradients")
-        .fails_with(&["--gradients needs another --precision than int8"]);
+}
+
+#[test]
+fn weights_are_rounded_for_inference_in_f32_on_the_cpu_alone() {
+    let folder = folder();
+    for (more, problem) in [
+        ("--weights bf16 --precision bf16", "--weights bf16 multiplies in f32; remove --precision bf16 or --weights"),
+        ("--weights bf16 --device cuda-sim", "--weights bf16: only the CPU has it; remove --device or --weights"),
+        ("--weights bf16 --gradients", "neither --precision int8 nor --weights bf16 has a backward pass"),
+        ("--precision int8 --gradients", "neither --precision int8 nor --weights bf16 has a backward pass"),
+    ] {
+        forward(folder.path(), more).fails_with(&[problem]);
+    }
+    let texts = folder.path().join("texts.txt");
+    std::fs::write(&texts, TEXTS[0]).unwrap();
+    let embed = |more: &str| {
+        let (model, texts) = (folder.path().display(), texts.display());
+        run(&format!("embed --model {model} {texts} {more}")).succeeds().stdout
+    };
+    assert_eq!(embed("--weights f32"), embed(""));
+    assert_ne!(embed("--weights bf16"), embed(""));
 }
 
 /// Deviations of the last hidden state from f32.
 #[test]
 fn every_precision_is_as_near_to_f32_as_its_bits() {
     let folder = folder();
-    for (precision, range) in [("int8", 1e-5..0.1), ("bf16", 1e-4..0.1), ("bf16x3", 1e-8..1e-4), ("bf16x6", 1e-9..3e-6)]
-    {
-        let printed = forward(folder.path(), &format!("--precision {precision} --compare")).succeeds().stdout;
+    for (precision, range) in [
+        ("--precision int8", 1e-5..0.1),
+        ("--precision bf16", 1e-4..0.1),
+        ("--precision bf16x3", 1e-8..1e-4),
+        ("--precision bf16x6", 1e-9..3e-6),
+        ("--weights bf16", 1e-5..0.05),
+    ] {
+        let printed = forward(folder.path(), &format!("{precision} --compare")).succeeds().stdout;
         let row = printed.lines().find(|line| line.starts_with("hidden.2")).expect("a row for the last hidden state");
         let relative: f64 = row.split_whitespace().nth(2).unwrap().parse().unwrap();
         assert!(range.contains(&relative), "{precision}:\n{printed}");
