@@ -8,7 +8,7 @@ pub(crate) struct Emulated;
 
 /// Zero of the same sign if `x` is denormal.
 #[inline(always)]
-fn flush(x: f32) -> f32 {
+pub(super) fn flush(x: f32) -> f32 {
     // Without a branch, so that loops over columns vectorize.
     let bits = x.to_bits();
     f32::from_bits(if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits })
@@ -48,19 +48,19 @@ pub(super) fn halves(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
 }
 
-/// Multiply-adds of 32 columns: chain = a · b + chain.
+/// Multiply-adds of N columns: chain = a · b + chain.
 #[inline(always)]
-fn step(a: f32, b: &[f32; SIDE], chain: &mut [f32; SIDE]) {
+pub(super) fn step<const N: usize>(a: f32, b: &[f32; N], chain: &mut [f32; N]) {
     let old = *chain;
     let mut has_least = false;
-    for j in 0..SIDE {
+    for j in 0..N {
         let sum = a.mul_add(b[j], old[j]);
         has_least |= sum.abs() == f32::MIN_POSITIVE;
         chain[j] = flush(sum);
     }
     // Such a sum may be tiny: again, one by one.
     if has_least {
-        for j in 0..SIDE {
+        for j in 0..N {
             chain[j] = fma(a, b[j], old[j]);
         }
     }

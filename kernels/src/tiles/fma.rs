@@ -6,51 +6,13 @@
 //! Flushing is a mode of the thread (MXCSR), in which Rust code must not run. One block of assembly sets it, multiplies, and
 //! restores the mode.
 
-use super::BLOCK;
+use super::{BLOCK, FlushingFma, PACKED, STRIDE, strides_of_a};
 use crate::register_tile::RegisterTile;
 use crate::simd::{Avx2, Avx512, Simd};
 use std::arch::asm;
 
 /// MXCSR: round to nearest even, no traps, denormal operands are zero, denormal results are flushed.
 const FLUSHING: u32 = 0x9fc0;
-
-/// Layout of packed panels: A \[k\]\[H\], B \[k\]\[NR\].
-pub(crate) const PACKED: usize = 0;
-/// A in rows, [`STRIDE`] apart; B \[k\], its rows as far apart.
-pub(crate) const ROWS: usize = 1;
-/// A in columns, [`STRIDE`] apart; B \[k\], its rows as far apart.
-pub(crate) const COLUMNS: usize = 2;
-
-/// Floats between rows or columns that are not packed.
-pub(crate) const STRIDE: usize = 64;
-
-/// Floats from a row of A to the next, and from a step of k to the next.
-const fn strides_of_a(layout: usize, height: usize) -> [usize; 2] {
-    match layout {
-        ROWS => [STRIDE, 1],
-        COLUMNS => [1, STRIDE],
-        _ => [1, height],
-    }
-}
-
-/// Vectors whose multiply-adds flush denormals.
-pub(crate) trait FlushingFma: Simd {
-    /// Adds `blocks` blocks of terms to H rows and NR columns of C. The operands have the layout L.
-    ///
-    /// # Safety
-    /// `a` is valid for reading 32 · `blocks` steps of H rows, `b` for as many of NR columns, `c` for reading and writing H
-    /// rows of NR floats, `ldc` apart, and `even` for H · NR floats that overlap neither. H is at most the rows of the
-    /// register tile.
-    unsafe fn multiply<const H: usize, const L: usize>(
-        self,
-        blocks: usize,
-        a: *const f32,
-        b: *const f32,
-        c: *mut f32,
-        ldc: usize,
-        even: *mut f32,
-    );
-}
 
 /// Text of assembly for each row of a tile: `$row!` with the row and its two accumulators.
 macro_rules! six_rows {

@@ -17,7 +17,7 @@
 //! | kind | machines | how |
 //! |---|---|---|
 //! | `amx` | x86-64 with AMX | the instruction, tiles of 16 x 16 |
-//! | `fma` | x86-64 with AVX-512, or AVX2 and FMA | multiply-adds of f32 vectors, with flushing of denormals switched on |
+//! | `fma` | x86-64 with AVX-512, or AVX2 and FMA; aarch64 | multiply-adds of f32 vectors, with flushing of denormals switched on |
 //! | `emulated` | all | plain Rust, slow |
 //!
 //! A bf16 product has 16 significant bits, so a multiply-add of f32 rounds the same exact value.
@@ -28,18 +28,18 @@ mod amx;
 mod emulated;
 #[cfg(target_arch = "x86_64")]
 mod fma;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(test)]
 mod tests;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::Amx;
 pub(crate) use emulated::Emulated;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use fma::{COLUMNS, FlushingFma, PACKED, ROWS, STRIDE};
 
 #[cfg(target_arch = "x86_64")]
 use crate::num::philox::Stream;
-use crate::simd::{Isa, IsaKind};
+use crate::simd::{Isa, IsaKind, Simd};
 use std::fmt;
 
 /// Terms of a sum that are added to C at once.
@@ -52,6 +52,44 @@ pub(crate) const fn padded(k: usize) -> usize {
 
 /// Rows and columns of a tile of a [`MatrixUnit`].
 pub(crate) const SIDE: usize = 32;
+
+/// Layout of packed panels: A \[k\]\[H\], B \[k\]\[NR\].
+pub(crate) const PACKED: usize = 0;
+/// A in rows, [`STRIDE`] apart; B \[k\], its rows as far apart.
+pub(crate) const ROWS: usize = 1;
+/// A in columns, [`STRIDE`] apart; B \[k\], its rows as far apart.
+pub(crate) const COLUMNS: usize = 2;
+
+/// Floats between rows or columns that are not packed.
+pub(crate) const STRIDE: usize = 64;
+
+/// Floats from a row of A to the next, and from a step of k to the next.
+const fn strides_of_a(layout: usize, height: usize) -> [usize; 2] {
+    match layout {
+        ROWS => [STRIDE, 1],
+        COLUMNS => [1, STRIDE],
+        _ => [1, height],
+    }
+}
+
+/// Vectors whose multiply-adds flush denormals.
+pub(crate) trait FlushingFma: Simd {
+    /// Adds `blocks` blocks of terms to H rows and NR columns of C. The operands have the layout L.
+    ///
+    /// # Safety
+    /// `a` is valid for reading 32 · `blocks` steps of H rows, `b` for as many of NR columns, `c` for reading and writing H
+    /// rows of NR floats, `ldc` apart, and `even` for H · NR floats that overlap neither. H is at most the rows of the
+    /// register tile.
+    unsafe fn multiply<const H: usize, const L: usize>(
+        self,
+        blocks: usize,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        ldc: usize,
+        even: *mut f32,
+    );
+}
 
 /// Name of what computes tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,7 +130,6 @@ pub struct Tiles(Unit);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {
     Emulated,
-    #[cfg(target_arch = "x86_64")]
     Fma,
     #[cfg(target_arch = "x86_64")]
     Amx(Amx),
@@ -106,9 +143,8 @@ impl Tiles {
     pub fn new(kind: TileKind, isa: Isa) -> Result<Self, String> {
         match (kind, isa.kind()) {
             (TileKind::Emulated, _) => Ok(Self(Unit::Emulated)),
-            #[cfg(target_arch = "x86_64")]
-            (TileKind::Fma, IsaKind::Avx512 | IsaKind::Avx2) => Ok(Self(Unit::Fma)),
-            (TileKind::Fma, isa) => Err(format!("fma tiles need avx512 or avx2, not {isa}")),
+            (TileKind::Fma, IsaKind::Avx512 | IsaKind::Avx2 | IsaKind::Neon) => Ok(Self(Unit::Fma)),
+            (TileKind::Fma, isa) => Err(format!("fma tiles need avx512, avx2 or neon, not {isa}")),
             #[cfg(target_arch = "x86_64")]
             (TileKind::Amx, IsaKind::Avx512) => Amx::detect().map(|amx| Self(Unit::Amx(amx))),
             #[cfg(not(target_arch = "x86_64"))]
@@ -132,7 +168,6 @@ impl Tiles {
     pub const fn kind(self) -> TileKind {
         match self.0 {
             Unit::Emulated => TileKind::Emulated,
-            #[cfg(target_arch = "x86_64")]
             Unit::Fma => TileKind::Fma,
             #[cfg(target_arch = "x86_64")]
             Unit::Amx(_) => TileKind::Amx,

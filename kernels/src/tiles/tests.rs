@@ -20,12 +20,13 @@ struct Problem {
 }
 
 /// Kinds of data, and the hash of C for each, of 8 problems.
-const DATA: [(&str, u64); 8] = [
+const DATA: [(&str, u64); 9] = [
     ("normal", 0x0ad1_1d18_e2e7_dcde),
     ("wide exponents", 0x9ca8_86c1_d954_bfb9),
     ("products near 2^-126", 0x992f_bb8c_9b54_6ff3),
     ("few of them", 0xea62_3b63_e025_32b3),
     ("sums near 2^-126", 0x13ea_4075_7f7e_f39a),
+    ("sums that round up to 2^-126", 0xeb7a_5763_8ba0_85e1),
     ("denormal", 0x2e69_fdb3_eb61_d3a5),
     ("huge", 0xa484_0209_57c8_c2a5),
     ("any bits", 0xa1d1_270f_f7d3_0425),
@@ -49,7 +50,11 @@ impl Problem {
                 "sums near 2^-126" if bits.is_multiple_of(4) => {
                     rounded(power(-63 - (bits >> 8) as i32 % 14).copysign(x) * [1.0, 1.5][bits as usize >> 16 & 1])
                 }
-                "sums near 2^-126" => 0,
+                // Products of 2^-126, 2^-139 and 2^-152: sums that are 2^-126 less a quarter of an ulp.
+                "sums that round up to 2^-126" if bits.is_multiple_of(4) => {
+                    rounded(power([-63, -76][bits as usize >> 8 & 1]).copysign(x))
+                }
+                "sums near 2^-126" | "sums that round up to 2^-126" => 0,
                 "denormal" if bits.is_multiple_of(2) => (bits >> 8) as u16 & 0x807f,
                 "denormal" | "huge" => rounded(x * 1e38),
                 _ => bits as u16,
@@ -63,7 +68,7 @@ impl Problem {
             let (x, bits) = (stream.normal() as f32, stream.next_u32());
             match data {
                 "products near 2^-126" => x * power(-125),
-                "few of them" | "sums near 2^-126" => {
+                "few of them" | "sums near 2^-126" | "sums that round up to 2^-126" => {
                     f32::from_bits(if bits & 1 == 0 { 0 } else { bits & 0x8080_ffff })
                 }
                 "denormal" => f32::from_bits(bits & 0x807f_ffff),
@@ -86,7 +91,6 @@ impl Problem {
     }
 
     /// C by multiply-adds of vectors, in register tiles of every height.
-    #[cfg(target_arch = "x86_64")]
     fn by_vectors<S: super::FlushingFma>(&self, simd: S) -> Vec<f32> {
         use crate::register_tile::{RegisterTile, for_height};
         let (k, nr) = (BLOCKS * BLOCK, RegisterTile::of::<S>().columns(S::LANES));
@@ -129,7 +133,8 @@ impl Problem {
             (Unit::Fma, Isa::Avx2(simd)) => self.by_vectors(simd),
             #[cfg(target_arch = "x86_64")]
             (Unit::Fma, Isa::Avx512(simd)) => self.by_vectors(simd),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(target_arch = "aarch64")]
+            (Unit::Fma, Isa::Neon(simd)) => self.by_vectors(simd),
             (Unit::Fma, _) => unreachable!("fma tiles beside {isa}"),
             #[cfg(target_arch = "x86_64")]
             (Unit::Amx(amx), _) => self.by(amx),
@@ -236,7 +241,9 @@ fn a_changed_order_or_missing_flushing_gives_other_bits() {
         let differs = |&(data, wanted): &(&str, u64)| hash(data, |problem| problem.changed(change)) != wanted;
         DATA.iter().filter(|data| differs(data)).map(|(data, _)| *data).collect::<Vec<_>>()
     };
-    assert_eq!(differs(Change::NoFlushing), ["products near 2^-126", "few of them", "sums near 2^-126", "denormal"]);
+    let flushed =
+        ["products near 2^-126", "few of them", "sums near 2^-126", "sums that round up to 2^-126", "denormal"];
+    assert_eq!(differs(Change::NoFlushing), flushed);
     for change in [Change::OneChain, Change::Block(16), Change::Block(64)] {
         let found = differs(change);
         assert!(found.contains(&"normal") && found.contains(&"wide exponents"), "{change:?} is seen on {found:?} only");
@@ -265,6 +272,6 @@ fn the_floating_point_mode_of_the_thread_is_unchanged() {
 fn tiles_need_their_instruction_set() {
     let scalar = Isa::new(IsaKind::Scalar).unwrap();
     assert_eq!(Tiles::fastest(scalar).kind(), TileKind::Emulated);
-    assert_eq!(Tiles::new(TileKind::Fma, scalar).unwrap_err(), "fma tiles need avx512 or avx2, not scalar");
+    assert_eq!(Tiles::new(TileKind::Fma, scalar).unwrap_err(), "fma tiles need avx512, avx2 or neon, not scalar");
     assert_eq!(Tiles::new(TileKind::Amx, scalar).unwrap_err(), "amx tiles need avx512, not scalar");
 }

@@ -3,23 +3,14 @@
 //! On tiles every operand is bf16: queries, keys, values and gradients are stored so, and P and dS are rounded before they are
 //! multiplied. Sums, maxima and exponentials are f32. Terms are padded with zeros to whole blocks of 32.
 
-#[cfg(target_arch = "x86_64")]
 use super::pack::CHUNK;
 use super::product::{Begin, Product};
-#[cfg(target_arch = "x86_64")]
+use crate::Element;
 use crate::extent::span;
 use crate::pool::Cpu;
-#[cfg(target_arch = "x86_64")]
 use crate::register_tile::{RegisterTile, TALLEST, for_height};
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Isa;
-use crate::tiles::{self, Emulated, MatrixUnit, SIDE, Section, Unit};
-#[cfg(target_arch = "x86_64")]
-use crate::tiles::{COLUMNS, FlushingFma, ROWS, STRIDE};
-use crate::{
-    Element,
-    simd::{Kernel, Simd},
-};
+use crate::simd::{Isa, Kernel, Simd};
+use crate::tiles::{self, COLUMNS, Emulated, FlushingFma, MatrixUnit, ROWS, SIDE, STRIDE, Section, Unit};
 use half::bf16;
 
 /// Computes products of scratch matrices.
@@ -75,7 +66,10 @@ impl Storage for bf16 {
                 simd.vectorize(With(Pairs(unit), task));
             }
             #[cfg(target_arch = "x86_64")]
-            (Unit::Fma | Unit::Amx(_), isa) => unreachable!("these tiles do not exist beside {isa}"),
+            (Unit::Amx(_), isa) => unreachable!("amx tiles exist with avx512, not with {isa}"),
+            #[cfg(target_arch = "aarch64")]
+            (Unit::Fma, Isa::Neon(simd)) => simd.vectorize(With(Flushing(simd), task)),
+            (Unit::Fma, isa) => unreachable!("fma tiles exist with avx512, avx2 and neon, not with {isa}"),
             (Unit::Emulated, isa) => isa.run(With(Pairs(Emulated), task)),
         }
     }
@@ -95,11 +89,9 @@ impl Multiplier for Vectors {
 }
 
 /// Tiles in vector registers.
-#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct Flushing<F>(F);
 
-#[cfg(target_arch = "x86_64")]
 impl<F: FlushingFma> Multiplier for Flushing<F> {
     const ROUNDS: bool = true;
 

@@ -233,7 +233,6 @@ impl PackedB {
     }
 
     /// Pairs of bf16: `depth` rows of the panel of a column, from pair `start` on.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) fn pairs(&self, start: usize, depth: usize, column: usize) -> &[u32] {
         &self.panels_of_pairs(start, column / WHOLE_PANEL * WHOLE_PANEL).0[..depth * WHOLE_PANEL]
     }

@@ -11,7 +11,6 @@
 
 pub(super) mod pairs;
 pub(super) mod split;
-#[cfg(target_arch = "x86_64")]
 pub(super) mod vectors;
 
 use super::Product;
@@ -24,9 +23,7 @@ use crate::gemm::precision::Precision;
 use crate::gemm::{Batch, Gemm, TileEpilogue};
 use crate::pool::{Cpu, Disjoint};
 use crate::register_tile::RegisterTile;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Isa;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Isa, Kernel, Simd};
 use crate::tiles::{self, Emulated, TileKind, Unit, padded};
 use std::ops::Range;
 
@@ -108,8 +105,9 @@ pub(super) fn run(
         (Unit::Fma, Isa::Avx512(simd)) => vectors::run(cpu, simd, precision, batch.count, one),
         #[cfg(target_arch = "x86_64")]
         (Unit::Fma, Isa::Avx2(simd)) => vectors::run(cpu, simd, precision, batch.count, one),
-        #[cfg(target_arch = "x86_64")]
-        (Unit::Fma, isa) => unreachable!("fma tiles exist beside avx512 and avx2, not beside {isa}"),
+        #[cfg(target_arch = "aarch64")]
+        (Unit::Fma, Isa::Neon(simd)) => vectors::run(cpu, simd, precision, batch.count, one),
+        (Unit::Fma, isa) => unreachable!("fma tiles exist with avx512, avx2 and neon, not with {isa}"),
         #[cfg(target_arch = "x86_64")]
         (Unit::Amx(unit), Isa::Avx512(simd)) => pairs::run(cpu, simd, unit, precision, batch.count, one),
         #[cfg(target_arch = "x86_64")]
@@ -177,7 +175,6 @@ impl Kernel for PackPanel<'_, '_> {
 ///
 /// # Safety
 /// `to` is valid for writing `height` rows of `width` floats, a multiple of LANES.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 #[inline(always)]
 unsafe fn clear<S: Simd>(simd: S, height: usize, width: usize, to: Destination<'_>) {
     for i in 0..height {

@@ -27,7 +27,6 @@ pub(super) fn split<S: Simd>(simd: S, x: S::F32, parts: usize) -> [S::F32; MOST_
 
 /// Splits the first `count` floats of `x`, a multiple of LANES, into parts of `count` floats each: the first replaces them, the
 /// others follow.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 #[inline(always)]
 pub(super) fn split_in_place<S: Simd>(simd: S, x: &mut [f32], count: usize, parts: usize) {
     assert!(count.is_multiple_of(S::LANES) && count.checked_mul(parts).is_some_and(|all| all <= x.len()));
