@@ -37,9 +37,9 @@ pub(super) fn run<D: Dot>(
     };
     cpu.for_each(m.div_ceil(ROWS), |task| {
         let rows = task * ROWS..m.min((task + 1) * ROWS);
-        dot.vectorize(Quantize { x, k, depth: weight.depth(), rows, to: &to });
+        dot.vectorize(Quantize { x, k, depth: weight.depth, rows, to: &to });
     });
-    let depth = weight.depth();
+    let depth = weight.depth;
     let product = Product {
         m,
         n,

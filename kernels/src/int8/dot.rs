@@ -5,6 +5,8 @@ use crate::gemm::{Destination, NextTile, PanelA, PanelB, Part};
 use crate::gemm::{Entered, Microkernel, MicrokernelUser, MultiplyAdd, Tile};
 use crate::pool::Cpu;
 use crate::register_tile::RegisterTile;
+#[cfg(target_arch = "aarch64")]
+use crate::simd::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{IsaKind, Scalar, Simd};
@@ -18,12 +20,18 @@ use crate::tiles::{MatrixUnit, Section};
 use bytemuck::Pod;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+#[cfg(target_arch = "aarch64")]
+use std::arch::{aarch64::*, asm, is_aarch64_feature_detected};
 
 /// Instructions for which a weight is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DotKind {
     /// Plain Rust.
     Scalar,
+    /// `smlal` of NEON.
+    Neon,
+    /// `sdot` of NEON.
+    NeonDot,
     /// `vpmaddwd` and `vpaddd` on 256 bits.
     Avx2,
     /// `vpdpbusd` on 256 bits, in the encoding of AVX2.
@@ -41,6 +49,8 @@ impl DotKind {
     /// All kinds, narrow to wide.
     pub(crate) const ALL: &[Self] = &[
         Self::Scalar,
+        Self::Neon,
+        Self::NeonDot,
         Self::Avx2,
         Self::AvxVnni,
         Self::Avx512Vnni,
@@ -57,6 +67,7 @@ impl DotKind {
         let widest = match cpu.isa().kind() {
             IsaKind::Avx512 => Self::Avx512Vnni,
             IsaKind::Avx2 => Self::AvxVnni,
+            IsaKind::Neon => Self::NeonDot,
             _ => Self::Scalar,
         };
         let mut usable = Self::ALL.iter().copied().rev().skip_while(|&kind| kind != widest);
@@ -67,6 +78,10 @@ impl DotKind {
     pub(crate) fn detected(self) -> bool {
         match self {
             Self::Scalar => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => Smlal::detect().is_some(),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot => Sdot::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => Madd::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
@@ -77,14 +92,19 @@ impl DotKind {
             Self::Amx => Avx512::detect().is_some() && Amx::detect().is_ok(),
             #[cfg(all(test, target_arch = "x86_64"))]
             Self::EmulatedUnit => Avx512::detect().is_some(),
-            #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
     }
 
     /// Neighboring k in a group of 32 bits.
     pub(super) const fn group(self) -> usize {
-        if matches!(self, Self::Avx2) { 2 } else { 4 }
+        if matches!(self, Self::Avx2 | Self::Neon) { 2 } else { 4 }
+    }
+
+    /// True if activations are stored less 128, as signed bytes. Each row of the weight is then balanced: elements past its
+    /// end, whose q is 0, make the sum of the row zero, so that 128 times that sum is not missing from a product.
+    pub(super) const fn is_balanced(self) -> bool {
+        matches!(self, Self::NeonDot)
     }
 
     /// Groups of `k` elements, padded to whole tiles.
@@ -107,6 +127,10 @@ impl DotKind {
     pub(super) const fn columns(self) -> usize {
         match self {
             Self::Scalar => ScalarDot::<false>::NR,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => Smlal::NR,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot => Sdot::NR,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => Madd::NR,
             #[cfg(target_arch = "x86_64")]
@@ -117,7 +141,6 @@ impl DotKind {
             Self::Amx => UnitDot::<Amx>::NR,
             #[cfg(all(test, target_arch = "x86_64"))]
             Self::EmulatedUnit => UnitDot::<Emulated>::NR,
-            #[cfg(not(target_arch = "x86_64"))]
             _ => panic!("not detected"),
         }
     }
@@ -148,6 +171,16 @@ macro_rules! with_dot {
                     $body
                 }
             }
+            #[cfg(target_arch = "aarch64")]
+            $crate::int8::dot::DotKind::Neon => {
+                let $dot = $crate::int8::dot::Smlal::detect().expect(FOUND);
+                $body
+            }
+            #[cfg(target_arch = "aarch64")]
+            $crate::int8::dot::DotKind::NeonDot => {
+                let $dot = $crate::int8::dot::Sdot::detect().expect(FOUND);
+                $body
+            }
             #[cfg(target_arch = "x86_64")]
             $crate::int8::dot::DotKind::Avx2 => {
                 let $dot = $crate::int8::dot::Madd::detect().expect(FOUND);
@@ -175,7 +208,6 @@ macro_rules! with_dot {
                 let $dot = $crate::int8::dot::UnitDot(simd, $crate::tiles::Emulated);
                 $body
             }
-            #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("{FOUND}"),
         }
     }};
@@ -252,8 +284,7 @@ impl<const FMA: bool> Dot for ScalarDot<FMA> {
 
 /// Token `$token`, which owns the token `$simd` of the f32 arithmetic: elements of a group, integer and float vectors,
 /// features, rows of the tile, a condition beyond `$simd`, and the instructions.
-#[cfg(target_arch = "x86_64")]
-macro_rules! x86_dot {
+macro_rules! vector_dot {
     (
         $(#[$doc:meta])*
         $token:ident($simd:ident), [$q:ty, $v:ty; $group:literal], [$ints:ty, $floats:ty], $features:literal, rows $rows:literal,
@@ -264,20 +295,17 @@ macro_rules! x86_dot {
         narrow($p:ident, $x:ident) = $narrow:expr
     ) => {
         $(#[$doc])*
-        #[cfg(target_arch = "x86_64")]
-        #[derive(Clone, Copy)]
+                #[derive(Clone, Copy)]
         pub(super) struct $token($simd);
 
-        #[cfg(target_arch = "x86_64")]
-        impl $token {
+                impl $token {
             /// Token, if this machine has the instructions.
             pub(super) fn detect() -> Option<Self> {
                 if $condition { $simd::detect().map(Self) } else { None }
             }
         }
 
-        #[cfg(target_arch = "x86_64")]
-        impl Tile for $token {
+                impl Tile for $token {
             type Simd = $simd;
             type A = [$q; $group];
             type B = [$v; $group];
@@ -300,8 +328,7 @@ macro_rules! x86_dot {
         }
 
         // SAFETY: the only constructor is `detect`.
-        #[cfg(target_arch = "x86_64")]
-        unsafe impl MultiplyAdd for $token {
+                unsafe impl MultiplyAdd for $token {
             type Groups = $ints;
             type Sums = $ints;
 
@@ -338,8 +365,7 @@ macro_rules! x86_dot {
             }
         }
 
-        #[cfg(target_arch = "x86_64")]
-        impl Dot for $token {
+                impl Dot for $token {
             type Activation = $q;
 
             #[inline(always)]
@@ -351,8 +377,71 @@ macro_rules! x86_dot {
     };
 }
 
+/// q - 128 as a signed byte.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Shifted(u8);
+
+#[cfg(target_arch = "aarch64")]
+// SAFETY: a byte; every bit pattern is valid.
+unsafe impl bytemuck::Zeroable for Shifted {}
+#[cfg(target_arch = "aarch64")]
+// SAFETY: as above.
+unsafe impl Pod for Shifted {}
+
+#[cfg(target_arch = "aarch64")]
+impl From<u8> for Shifted {
+    fn from(q: u8) -> Self {
+        Self(q ^ 0x80)
+    }
+}
+
+/// A group in every lane.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn splat(group: i32) -> uint32x4_t {
+    // SAFETY: NEON belongs to the baseline of aarch64.
+    unsafe { vdupq_n_u32(group as u32) }
+}
+
+#[cfg(target_arch = "aarch64")]
+vector_dot! {
+    /// Token of NEON with `smlal`.
+    Smlal(Neon), [i16, i16; 2], [uint32x4_t, float32x4_t], "neon", rows 12, if true,
+    load = vld1q_u32,
+    broadcast = splat,
+    multiply_add(sum, a, b) = {
+        let even = |x| vreinterpret_s16_u16(vmovn_u32(x));
+        let odd = |x| vreinterpret_s16_u16(vshrn_n_u32::<16>(x));
+        let sum = vmlal_s16(vreinterpretq_s32_u32(sum), even(b), even(a));
+        vreinterpretq_u32_s32(vmlal_s16(sum, odd(b), odd(a)))
+    },
+    narrow(p, x) = vst1_u16(p.cast(), vmovn_u32(x))
+}
+
+#[cfg(target_arch = "aarch64")]
+vector_dot! {
+    /// Token of NEON with `sdot`, whose intrinsic is not stable.
+    Sdot(Neon), [Shifted, i8; 4], [uint32x4_t, float32x4_t], "neon,dotprod", rows 12,
+    if is_aarch64_feature_detected!("dotprod"),
+    load = vld1q_u32,
+    broadcast = splat,
+    multiply_add(sum, a, b) = {
+        let mut sum = sum;
+        asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[0]", inout(vreg) sum, in(vreg) b, in(vreg) a,
+            options(pure, nomem, nostack, preserves_flags));
+        sum
+    },
+    narrow(p, x) = {
+        let shorts = vmovn_u32(veorq_u32(x, vdupq_n_u32(0x80)));
+        let bytes = vreinterpret_u32_u8(vmovn_u16(vcombine_u16(shorts, shorts)));
+        p.cast::<u32>().write_unaligned(vget_lane_u32::<0>(bytes));
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
-x86_dot! {
+vector_dot! {
     /// Token of AVX2 with `vpmaddwd`.
     Madd(Avx2), [i16, i16; 2], [__m256i, __m256], "avx2,fma,f16c", rows 6, if true,
     load = _mm256_loadu_si256,
@@ -363,7 +452,7 @@ x86_dot! {
 }
 
 #[cfg(target_arch = "x86_64")]
-x86_dot! {
+vector_dot! {
     /// Token of AVX-VNNI.
     Vnni256(Avx2), [u8, i8; 4], [__m256i, __m256], "avx2,fma,f16c,avxvnni", rows 6, if is_x86_feature_detected!("avxvnni"),
     load = _mm256_loadu_si256,
@@ -376,7 +465,7 @@ x86_dot! {
 }
 
 #[cfg(target_arch = "x86_64")]
-x86_dot! {
+vector_dot! {
     /// Token of AVX-512 with VNNI.
     Vnni512(Avx512), [u8, i8; 4], [__m512i, __m512], "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", rows 14,
     if is_x86_feature_detected!("avx512vnni"),

@@ -16,10 +16,13 @@
 //! | AMX (`tdpbusd`) | 16,384 | bytes |
 //! | AVX-512 VNNI, AVX-VNNI (`vpdpbusd`) | 64, 32 | bytes |
 //! | AVX2 (`vpmaddwd`, `vpaddd`) | 16 in two instructions | 16 bits |
+//! | NEON with dotprod (`sdot`) | 16 | bytes |
+//! | NEON (`smlal`) | 4 | 16 bits |
 //! | scalar | 1 | bytes |
 //!
 //! AVX2's own product of bytes, `vpmaddubsw`, saturates sums of two products at 16 bits. With 16 bits an element it takes as
-//! many multiplications for a product and no shorter range, and q is the same everywhere.
+//! many multiplications for a product and no shorter range, and q is the same everywhere. NEON's `sdot` has signed operands:
+//! it multiplies q - 128, and each row of V is padded to a sum of zero, so that the 128 cancels.
 //!
 //! Sums of integers are exact, so results have the same bits for any number of threads and for all instructions. f32 computes
 //! 16 products per AVX-512 instruction: int8 products are at most four times as fast, and the other operations (quantization,
@@ -60,6 +63,8 @@ pub struct QuantizedWeight {
     kind: DotKind,
     n: usize,
     k: usize,
+    /// Groups of a row, with those that fill whole tiles or balance it.
+    depth: usize,
     panels: Vec<Line>,
     /// w_j
     scale: Vec<f32>,
@@ -92,27 +97,36 @@ impl QuantizedWeight {
         assert!(k <= MAX_K, "sums over {k} products of 8 bits do not fit an i32; the most is {MAX_K}");
         assert_eq!(w.len(), area(n, k), "a weight of {n} x {k}");
         let (width, group) = (kind.columns(), kind.group());
-        let depth = kind.depth(k);
+        let rows = || w.chunks_exact(k.max(1)).map(levels);
+        let sums = rows().map(|(_, v)| v.map(i32::from).sum::<i32>().unsigned_abs());
+        let greatest = if kind.is_balanced() { sums.max().unwrap_or(0) } else { 0 };
+        let depth = kind.depth(k + greatest.div_ceil(127) as usize);
         let mut panels = vec![Line([0; 64]); (n.next_multiple_of(width) * depth).div_ceil(16)];
         let (mut scale, mut offset) = (vec![0.0; n], vec![0.0; n]);
-        for (j, row) in w.chunks_exact(k.max(1)).enumerate() {
-            let greatest = row.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
-            let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+        for (j, (step, v)) in rows().enumerate() {
             let panel = j / width * width * depth * group;
-            let mut sum = 0i32;
-            for (p, &x) in row.iter().enumerate() {
-                let v = (x * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
+            let mut store = |p: usize, v: i8| {
                 let at = panel + (p / group * width + j % width) * group + p % group;
                 match group {
                     2 => bytemuck::cast_slice_mut::<_, i16>(&mut panels)[at] = i16::from(v),
                     _ => bytemuck::cast_slice_mut::<_, i8>(&mut panels)[at] = v,
                 }
+            };
+            let mut sum = 0i32;
+            for (p, v) in v.enumerate() {
+                store(p, v);
                 sum += i32::from(v);
             }
-            scale[j] = greatest / 127.0;
-            offset[j] = scale[j] * sum as f32;
+            let mut rest = if kind.is_balanced() { -sum } else { 0 };
+            for p in k..depth * group {
+                let v = rest.clamp(-127, 127);
+                store(p, v as i8);
+                rest -= v;
+            }
+            scale[j] = step;
+            offset[j] = step * sum as f32;
         }
-        Self { kind, n, k, panels, scale, offset }
+        Self { kind, n, k, depth, panels, scale, offset }
     }
 
     /// (n, k): outputs and inputs of the layer.
@@ -131,15 +145,10 @@ impl QuantizedWeight {
         area(m.next_multiple_of(rows), self.row_stride()).saturating_add(area(m, 2))
     }
 
-    /// Groups of a row, with those that fill whole tiles.
-    const fn depth(&self) -> usize {
-        self.kind.depth(self.k)
-    }
-
     /// Words from one quantized row to the next. Rows a multiple of 4 KiB apart would compete for the same cache sets, so
     /// they are a cache line farther apart.
     const fn row_stride(&self) -> usize {
-        let groups = self.depth();
+        let groups = self.depth;
         if groups > 0 && groups.is_multiple_of(ALIASING_STRIDE) { groups + 16 } else { groups }
     }
 
@@ -147,6 +156,13 @@ impl QuantizedWeight {
     pub fn fits(&self, cpu: &Cpu) -> bool {
         self.kind == DotKind::of(cpu)
     }
+}
+
+/// w_j and V\[j, :\] of a row of W.
+fn levels(row: &[f32]) -> (f32, impl Iterator<Item = i8>) {
+    let greatest = row.iter().fold(0f32, |greatest, x| greatest.max(x.abs()));
+    let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+    (greatest / 127.0, row.iter().map(move |&x| (x * inverse).round_ties_even().clamp(-127.0, 127.0) as i8))
 }
 
 /// y = epilogue(x·Wᵀ) for m rows: x [m, k], y [m, n], both without gaps. Epilogues as for [`gemm`](crate::gemm::gemm).
