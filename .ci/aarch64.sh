@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the workspace for aarch64 and runs the tests of `num`, `simd` and the row kernels under emulation, on NEON, scalars
-# and emulated vectors; compares the recorded bits of smaller cases with those of NEON and scalars, and those of whole runs
-# with those of NEON.
+# Checks the workspace for aarch64 and runs the tests of `num`, `simd`, tiles, int8 and the row kernels under emulation, on NEON,
+# scalars and emulated vectors; compares products of bf16 on every kind of tiles, the recorded bits of smaller cases with those
+# of NEON and scalars, and those of whole runs with those of NEON.
 #
 #   .ci/aarch64.sh
 #
@@ -17,8 +17,8 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/albert-ci/aarch64
 root=$cache/sid
 # Tests by module. `every_case_of` runs an operation's table on all targets, the simulated GPU among them, which takes
 # hours under emulation; the row kernels' own tests compare them with their f64 references.
-modules=(num:: simd:: rows:: softmax:: layernorm:: activation:: elementwise:: dropout:: reduce:: embedding:: cross_entropy::
-  optimizer::)
+modules=(num:: simd:: tiles:: int8::tests rows:: softmax:: layernorm:: activation:: elementwise:: dropout:: reduce::
+  embedding:: cross_entropy:: optimizer::)
 not=(every_case_of simulator ptx cuda)
 
 skip() {
@@ -116,8 +116,8 @@ tests() {
 ignored=0
 tests "tests of ${modules[*]}" env RUSTFLAGS='--cfg emulated_isas' cargo test --offline --package albert-kernels --package albert-kernels-proof --lib \
   --target "$target" -- "${modules[@]}" "${not[@]/#/--skip=}"
-tests "recorded bits of kernels" env ALBERT_BITS_FLOPS=100000 cargo test --offline --package albert-kernels-proof --lib \
-  --target "$target" -- bits::
+tests "products on tiles, recorded bits of kernels" env ALBERT_BITS_FLOPS=100000 cargo test --offline --package albert-kernels-proof --lib \
+  --target "$target" -- bits:: gemm::tests::precision attention::tests::every_kind --skip=bits_do_not_depend
 tests "recorded bits of runs" env ALBERT_ISA=neon ALBERT_THREADS=2 cargo test --offline --package albert-program --target "$target" -- verify::
 echo "aarch64: $passed passed, $failed failed, $ignored skipped"
 [ "$failed" -eq 0 ]
