@@ -397,25 +397,25 @@ impl From<u8> for Shifted {
     }
 }
 
-/// A group in every lane.
+/// A group in the first lane: the instructions multiply by one lane.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
-fn splat(group: i32) -> uint32x4_t {
+fn first_lane(group: i32) -> uint32x4_t {
     // SAFETY: NEON belongs to the baseline of aarch64.
-    unsafe { vdupq_n_u32(group as u32) }
+    unsafe { vsetq_lane_u32::<0>(group as u32, vdupq_n_u32(0)) }
 }
 
 #[cfg(target_arch = "aarch64")]
 vector_dot! {
-    /// Token of NEON with `smlal`.
+    /// Token of NEON with `smlal`, in assembly because LLVM would replace it by multiplications of 32 bits.
     Smlal(Neon), [i16, i16; 2], [uint32x4_t, float32x4_t], "neon", rows 12, if true,
     load = vld1q_u32,
-    broadcast = splat,
+    broadcast = first_lane,
     multiply_add(sum, a, b) = {
-        let even = |x| vreinterpret_s16_u16(vmovn_u32(x));
-        let odd = |x| vreinterpret_s16_u16(vshrn_n_u32::<16>(x));
-        let sum = vmlal_s16(vreinterpretq_s32_u32(sum), even(b), even(a));
-        vreinterpretq_u32_s32(vmlal_s16(sum, odd(b), odd(a)))
+        let (mut sum, even, odd) = (sum, vmovn_u32(b), vshrn_n_u32::<16>(b));
+        asm!("smlal {0:v}.4s, {1:v}.4h, {3:v}.h[0]", "smlal {0:v}.4s, {2:v}.4h, {3:v}.h[1]",
+            inout(vreg) sum, in(vreg) even, in(vreg) odd, in(vreg_low16) a, options(pure, nomem, nostack, preserves_flags));
+        sum
     },
     narrow(p, x) = vst1_u16(p.cast(), vmovn_u32(x))
 }
@@ -426,7 +426,7 @@ vector_dot! {
     Sdot(Neon), [Shifted, i8; 4], [uint32x4_t, float32x4_t], "neon,dotprod", rows 12,
     if is_aarch64_feature_detected!("dotprod"),
     load = vld1q_u32,
-    broadcast = splat,
+    broadcast = first_lane,
     multiply_add(sum, a, b) = {
         let mut sum = sum;
         asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[0]", inout(vreg) sum, in(vreg) b, in(vreg) a,
