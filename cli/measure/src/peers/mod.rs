@@ -59,7 +59,7 @@ pub fn contenders(
     let operands = Operands::new(sizes, transposed, operands);
     let mut all = crates::contenders(cpu, &operands);
     all.extend(blas::contenders(cpu.threads(), &operands));
-    // One thread polls for nobody.
+    // With one thread, a library has no workers that poll.
     if cpu.threads() == 1 { all } else { all.into_iter().map(Contender::with_spinning_threads).collect() }
 }
 

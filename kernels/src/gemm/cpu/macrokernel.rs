@@ -330,13 +330,13 @@ impl<'a> Tiles<'a> {
         b: PanelB<'_, M::B>,
     ) -> NextTile {
         let SummedTile { row, column, height, .. } = *tile;
-        let (beside, below) = (column + M::NR, row + height);
+        let (right, below) = (column + M::NR, row + height);
         let (next_row, next_column) = match self.group == 1 {
-            true if beside < self.columns.end => (row, beside),
+            true if right < self.columns.end => (row, right),
             true => (below, self.columns.start),
             false if below < rows.end => (below, column),
             false if !part.last => (rows.start, column),
-            false if beside < self.columns.end => (rows.start, beside),
+            false if right < self.columns.end => (rows.start, right),
             false => (rows.end, self.columns.start),
         };
         let (start, step) = (b.b.as_ptr().cast::<f32>(), b.k_stride.wrapping_mul(self.parts));

@@ -27,7 +27,7 @@ pub(super) struct Block<'a> {
 }
 
 /// Packs the block as `depth` groups of `width` >= `count` elements, padded with zeros:
-/// out[p · width + i] = line i at step p. What follows in `out` may be overwritten with anything.
+/// out[p · width + i] = line i at step p. The rest of `out` is unspecified afterwards.
 #[inline(always)]
 pub(super) fn panel<S: Simd>(simd: S, block: Block<'_>, width: usize, out: &mut [f32]) {
     match block.source {
