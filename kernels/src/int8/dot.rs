@@ -244,9 +244,9 @@ unsafe impl<const FMA: bool> MultiplyAdd for ScalarDot<FMA> {
         0
     }
     #[inline(always)]
-    unsafe fn load(self, b: *const [i8; 4]) -> [i32; 4] {
+    unsafe fn load(self, b: *const [i8; 4], v: usize) -> [i32; 4] {
         // SAFETY: the caller's promise.
-        unsafe { *b }.map(i32::from)
+        unsafe { *b.add(v) }.map(i32::from)
     }
     #[inline(always)]
     unsafe fn broadcast(self, a: *const [u8; 4]) -> [i32; 4] {
@@ -337,9 +337,9 @@ macro_rules! vector_dot {
                 self.0.splat_u32(0)
             }
             #[inline(always)]
-            unsafe fn load(self, b: *const [$v; $group]) -> $ints {
+            unsafe fn load(self, b: *const [$v; $group], v: usize) -> $ints {
                 // SAFETY: the caller's promise; the token proves that the instruction exists.
-                unsafe { $load(b.cast()) }
+                unsafe { $load(b.add(v * <$simd as Simd>::LANES).cast()) }
             }
             #[inline(always)]
             unsafe fn broadcast(self, a: *const [$q; $group]) -> $ints {

@@ -129,20 +129,11 @@ pub(crate) unsafe trait MultiplyAdd: Tile {
 
     /// Zero in every lane.
     fn zero(self) -> Self::Sums;
-    /// Loads LANES groups of B.
-    ///
-    /// # Safety
-    /// `b` is valid for reading LANES groups.
-    unsafe fn load(self, b: *const Self::B) -> Self::Groups;
     /// Loads vector `v` of the columns of a step.
     ///
     /// # Safety
     /// `b` is valid for reading the groups of a step, and `v` is less than NV.
-    #[inline(always)]
-    unsafe fn load_vector(self, b: *const Self::B, v: usize) -> Self::Groups {
-        // SAFETY: the caller's promise.
-        unsafe { self.load(b.add(v * Self::Simd::LANES)) }
-    }
+    unsafe fn load(self, b: *const Self::B, v: usize) -> Self::Groups;
     /// Loads a group of A into every lane.
     ///
     /// # Safety
@@ -323,12 +314,7 @@ unsafe impl<S: Simd, B: Stored> MultiplyAdd for Fma<S, B> {
         self.0.zero()
     }
     #[inline(always)]
-    unsafe fn load(self, b: *const B) -> S::F32 {
-        // SAFETY: the caller's promise.
-        unsafe { B::load(self.0, b, 0) }
-    }
-    #[inline(always)]
-    unsafe fn load_vector(self, b: *const B, v: usize) -> S::F32 {
+    unsafe fn load(self, b: *const B, v: usize) -> S::F32 {
         // SAFETY: the caller's promise.
         unsafe { B::load(self.0, b, v) }
     }
@@ -559,7 +545,7 @@ unsafe fn product_packed<T: MultiplyAdd, const H: usize, const NV: usize>(
             prefetch_l2(next_b);
             // SAFETY: the caller's promise; the pointers advance by one step.
             unsafe {
-                let row: [T::Groups; NV] = from_fn(|v| t.load_vector(b, v));
+                let row: [T::Groups; NV] = from_fn(|v| t.load(b, v));
                 for (i, acc) in acc.iter_mut().enumerate() {
                     let factor = t.broadcast(a.add(i));
                     for v in 0..NV {
@@ -605,7 +591,7 @@ unsafe fn product_strided<T: MultiplyAdd, const H: usize, const NV: usize>(
             prefetch_l2(next_b);
             // SAFETY: the caller's promise; the pointers advance by one step, and pointers to rows past H are not read.
             unsafe {
-                let row: [T::Groups; NV] = from_fn(|v| t.load_vector(b, v));
+                let row: [T::Groups; NV] = from_fn(|v| t.load(b, v));
                 for (i, acc) in acc.iter_mut().enumerate() {
                     let three = if i < 3 {
                         a0
