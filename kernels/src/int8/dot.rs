@@ -282,12 +282,12 @@ impl<const FMA: bool> Dot for ScalarDot<FMA> {
     }
 }
 
-/// Token `$token`, which owns the token `$simd` of the f32 arithmetic: elements of a group, integer and float vectors,
+/// Token `$token`, which owns the token `$simd` of the f32 arithmetic: activations of a group, integer and float vectors,
 /// features, rows of the tile, a condition beyond `$simd`, and the instructions.
 macro_rules! vector_dot {
     (
         $(#[$doc:meta])*
-        $token:ident($simd:ident), [$q:ty, $v:ty; $group:literal], [$ints:ty, $floats:ty], $features:literal, rows $rows:literal,
+        $token:ident($simd:ident), [$q:ty; $group:literal], [$ints:ty, $floats:ty], $features:literal, rows $rows:literal,
         if $condition:expr,
         load = $load:ident,
         broadcast = $broadcast:ident,
@@ -295,20 +295,20 @@ macro_rules! vector_dot {
         narrow($p:ident, $x:ident) = $narrow:expr
     ) => {
         $(#[$doc])*
-                #[derive(Clone, Copy)]
+        #[derive(Clone, Copy)]
         pub(super) struct $token($simd);
 
-                impl $token {
+        impl $token {
             /// Token, if this machine has the instructions.
             pub(super) fn detect() -> Option<Self> {
                 if $condition { $simd::detect().map(Self) } else { None }
             }
         }
 
-                impl Tile for $token {
+        impl Tile for $token {
             type Simd = $simd;
             type A = [$q; $group];
-            type B = [$v; $group];
+            type B = [i8; $group];
             const SIZE: RegisterTile = RegisterTile::new($rows, 2);
             const QUANTIZED: bool = true;
 
@@ -328,7 +328,7 @@ macro_rules! vector_dot {
         }
 
         // SAFETY: the only constructor is `detect`.
-                unsafe impl MultiplyAdd for $token {
+        unsafe impl MultiplyAdd for $token {
             type Groups = $ints;
             type Sums = $ints;
 
@@ -337,7 +337,7 @@ macro_rules! vector_dot {
                 self.0.splat_u32(0)
             }
             #[inline(always)]
-            unsafe fn load(self, b: *const [$v; $group], v: usize) -> $ints {
+            unsafe fn load(self, b: *const [i8; $group], v: usize) -> $ints {
                 // SAFETY: the caller's promise; the token proves that the instruction exists.
                 unsafe { $load(b.add(v * <$simd as Simd>::LANES).cast()) }
             }
@@ -365,7 +365,7 @@ macro_rules! vector_dot {
             }
         }
 
-                impl Dot for $token {
+        impl Dot for $token {
             type Activation = $q;
 
             #[inline(always)]
@@ -405,11 +405,22 @@ fn first_lane(group: i32) -> uint32x4_t {
     unsafe { vsetq_lane_u32::<0>(group as u32, vdupq_n_u32(0)) }
 }
 
+/// Eight bytes as 16 bits each.
+///
+/// # Safety
+/// `b` is valid for reading 8 bytes.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn widened_neon(b: *const i8) -> uint32x4_t {
+    // SAFETY: the caller's promise; NEON belongs to the baseline of aarch64.
+    unsafe { vreinterpretq_u32_s16(vmovl_s8(vld1_s8(b))) }
+}
+
 #[cfg(target_arch = "aarch64")]
 vector_dot! {
     /// Token of NEON with `smlal`, in assembly because LLVM would replace it by multiplications of 32 bits.
-    Smlal(Neon), [i16, i16; 2], [uint32x4_t, float32x4_t], "neon", rows 12, if true,
-    load = vld1q_u32,
+    Smlal(Neon), [i16; 2], [uint32x4_t, float32x4_t], "neon", rows 12, if true,
+    load = widened_neon,
     broadcast = first_lane,
     multiply_add(sum, a, b) = {
         let (mut sum, even, odd) = (sum, vmovn_u32(b), vshrn_n_u32::<16>(b));
@@ -423,7 +434,7 @@ vector_dot! {
 #[cfg(target_arch = "aarch64")]
 vector_dot! {
     /// Token of NEON with `sdot`, whose intrinsic is not stable.
-    Sdot(Neon), [Shifted, i8; 4], [uint32x4_t, float32x4_t], "neon,dotprod", rows 12,
+    Sdot(Neon), [Shifted; 4], [uint32x4_t, float32x4_t], "neon,dotprod", rows 12,
     if is_aarch64_feature_detected!("dotprod"),
     load = vld1q_u32,
     broadcast = first_lane,
@@ -440,11 +451,23 @@ vector_dot! {
     }
 }
 
+/// Sixteen bytes as 16 bits each.
+///
+/// # Safety
+/// `b` is valid for reading 16 bytes, and the CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn widened(b: *const __m128i) -> __m256i {
+    // SAFETY: the caller's promise.
+    _mm256_cvtepi8_epi16(unsafe { _mm_loadu_si128(b) })
+}
+
 #[cfg(target_arch = "x86_64")]
 vector_dot! {
     /// Token of AVX2 with `vpmaddwd`.
-    Madd(Avx2), [i16, i16; 2], [__m256i, __m256], "avx2,fma,f16c", rows 6, if true,
-    load = _mm256_loadu_si256,
+    Madd(Avx2), [i16; 2], [__m256i, __m256], "avx2,fma,f16c", rows 6, if true,
+    load = widened,
     broadcast = _mm256_set1_epi32,
     multiply_add(sum, a, b) = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)),
     narrow(p, x) =
@@ -454,7 +477,7 @@ vector_dot! {
 #[cfg(target_arch = "x86_64")]
 vector_dot! {
     /// Token of AVX-VNNI.
-    Vnni256(Avx2), [u8, i8; 4], [__m256i, __m256], "avx2,fma,f16c,avxvnni", rows 6, if is_x86_feature_detected!("avxvnni"),
+    Vnni256(Avx2), [u8; 4], [__m256i, __m256], "avx2,fma,f16c,avxvnni", rows 6, if is_x86_feature_detected!("avxvnni"),
     load = _mm256_loadu_si256,
     broadcast = _mm256_set1_epi32,
     multiply_add(sum, a, b) = _mm256_dpbusd_avx_epi32(sum, a, b),
@@ -467,7 +490,7 @@ vector_dot! {
 #[cfg(target_arch = "x86_64")]
 vector_dot! {
     /// Token of AVX-512 with VNNI.
-    Vnni512(Avx512), [u8, i8; 4], [__m512i, __m512], "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", rows 14,
+    Vnni512(Avx512), [u8; 4], [__m512i, __m512], "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", rows 14,
     if is_x86_feature_detected!("avx512vnni"),
     load = _mm512_loadu_si512,
     broadcast = _mm512_set1_epi32,

@@ -11,7 +11,7 @@
 //! The scheme is the affine one of Jacob et al. 2018 (section 2.1) with the offset kept as a float, so that a rounded zero
 //! point costs no accuracy for rows that are never negative or far from zero.
 //!
-//! | instructions | products per instruction | stored as |
+//! | instructions | products per instruction | operands |
 //! |---|---|---|
 //! | AMX (`tdpbusd`) | 16,384 | bytes |
 //! | AVX-512 VNNI, AVX-VNNI (`vpdpbusd`) | 64, 32 | bytes |
@@ -19,6 +19,9 @@
 //! | NEON with dotprod (`sdot`) | 16 | bytes |
 //! | NEON (`smlal`) | 4 | 16 bits |
 //! | scalar | 1 | bytes |
+//!
+//! Weights are stored in bytes. For operands of 16 bits they are widened as they are loaded, once for all rows of a tile, and
+//! activations are quantized to 16 bits.
 //!
 //! AVX2's own product of bytes, `vpmaddubsw`, saturates sums of two products at 16 bits. With 16 bits an element it takes as
 //! many multiplications for a product and no shorter range, and q is the same everywhere. NEON's `sdot` has signed operands:
@@ -28,8 +31,8 @@
 //! 16 products per AVX-512 instruction: int8 products are at most four times as fast, and the other operations (quantization,
 //! GELU, attention, LayerNorm) take a larger share of the time.
 //!
-//! The loop nest is that of f32 products ([`gemm`](crate::gemm)): a step multiplies 32 bits, four bytes of k or two elements
-//! of 16 bits, where theirs multiplies one f32. Quantized rows are read in place; weights are packed in panels of NR columns,
+//! The loop nest is that of f32 products ([`gemm`](crate::gemm)): a step multiplies a group of four k, or two for operands of
+//! 16 bits, where theirs multiplies one f32. Quantized rows are read in place; weights are packed in panels of NR columns,
 //! with k padded with zeros.
 //!
 //! ```text
@@ -101,16 +104,13 @@ impl QuantizedWeight {
         let sums = rows().map(|(_, v)| v.map(i32::from).sum::<i32>().unsigned_abs());
         let greatest = if kind.is_balanced() { sums.max().unwrap_or(0) } else { 0 };
         let depth = kind.depth(k + greatest.div_ceil(127) as usize);
-        let mut panels = vec![Line([0; 64]); (n.next_multiple_of(width) * depth).div_ceil(16)];
+        let mut panels = vec![Line([0; 64]); (n.next_multiple_of(width) * depth * group).div_ceil(64)];
         let (mut scale, mut offset) = (vec![0.0; n], vec![0.0; n]);
         for (j, (step, v)) in rows().enumerate() {
             let panel = j / width * width * depth * group;
             let mut store = |p: usize, v: i8| {
                 let at = panel + (p / group * width + j % width) * group + p % group;
-                match group {
-                    2 => bytemuck::cast_slice_mut::<_, i16>(&mut panels)[at] = i16::from(v),
-                    _ => bytemuck::cast_slice_mut::<_, i8>(&mut panels)[at] = v,
-                }
+                bytemuck::cast_slice_mut::<_, i8>(&mut panels)[at] = v;
             };
             let mut sum = 0i32;
             for (p, v) in v.enumerate() {

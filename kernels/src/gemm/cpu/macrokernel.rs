@@ -339,7 +339,8 @@ impl<'a> Tiles<'a> {
             false if right < self.columns.end => (rows.start, right),
             false => (rows.end, self.columns.start),
         };
-        let (start, step) = (b.b.as_ptr().cast::<f32>(), b.k_stride.wrapping_mul(self.parts));
+        let start = b.b.as_ptr().cast::<u8>();
+        let step = b.k_stride.wrapping_mul(self.parts * size_of::<M::B>());
         let (b, b_step) = if self.group > 1 && b.k_stride == M::B_GROUPS {
             let after = step.wrapping_mul(part.depth);
             let share = after.wrapping_mul(row - rows.start) / rows.len();

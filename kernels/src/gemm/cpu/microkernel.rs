@@ -26,8 +26,8 @@ const AHEAD: usize = 8;
 /// Size of a tile and what it is computed from. A value is a token, as of [`Simd`]: it proves that the machine has the
 /// instructions.
 ///
-/// A and B are stored in *groups* of 32 bits, an f32 or as many neighboring k as fit (four bytes): a *step* multiplies a
-/// group of A with a group of B. Sizes and strides count groups. A group of rounded weights is two columns instead ([`Stored`]).
+/// A and B are stored in *groups*, an f32 or several neighboring k: a *step* multiplies a group of A with a group of B. Sizes
+/// and strides count groups. A group of rounded weights is two columns instead ([`Stored`]).
 pub(crate) trait Tile: Copy + Send + Sync {
     /// f32 arithmetic of the epilogue. Vectors have as many lanes as the tile's.
     type Simd: Simd;
@@ -382,8 +382,8 @@ pub(crate) struct NextTile {
     /// Leading dimension of both.
     pub ldc: usize,
     /// B to prefetch; any address.
-    pub b: *const f32,
-    /// Floats of `b` per step; 0 if B is not prefetched.
+    pub b: *const u8,
+    /// Bytes of `b` per step; 0 if B is not prefetched.
     pub b_step: usize,
 }
 
@@ -396,7 +396,7 @@ impl NextTile {
     #[inline(always)]
     pub(super) fn prefetch(self, height: usize, width: usize, depth: usize) {
         self.prefetch_rows(0..height, width);
-        for line in (0..depth * self.b_step).step_by(16) {
+        for line in (0..depth * self.b_step).step_by(64) {
             prefetch_l2(self.b.wrapping_add(line));
         }
     }
@@ -446,8 +446,8 @@ struct Chain<T: Tile> {
     b_stride: usize,
     /// The next tile, if this is its last chain.
     next: Option<NextTile>,
-    /// B to prefetch, and floats of it per step.
-    next_b: *const f32,
+    /// B to prefetch, and bytes of it per step.
+    next_b: *const u8,
     next_b_step: usize,
 }
 
@@ -504,7 +504,7 @@ unsafe fn store_partial<T: MultiplyAdd, const H: usize, const NV: usize>(
 /// Prefetches a step of B at `b`.
 #[inline(always)]
 fn prefetch_b<T: MultiplyAdd>(b: *const T::B) {
-    for line in (0..T::B_GROUPS).step_by(16) {
+    for line in (0..T::B_GROUPS).step_by(64 / size_of::<T::B>()) {
         prefetch(b.wrapping_add(line));
     }
 }

@@ -277,7 +277,7 @@ impl Kernel for OnFma<Task<'_, MatrixA<'_>, RoundedPanels<'_>>> {
 impl<M: Microkernel, A: RowPanels<M>, B: ColumnPanels<M>> MicrokernelUser<M> for Task<'_, A, B> {
     #[inline(always)]
     fn run(self, m: M) {
-        const { assert!(size_of::<M::A>() == 4 && size_of::<M::B>() == 4, "a group has 32 bits") };
+        const { assert!(size_of::<M::A>() == 4 && size_of::<M::B>() <= 4, "scratch has 32 bits a group") };
         let Self { blocking, product, rows, columns, .. } = self;
         let Scratch { a: a_block, b: b_block, partial_sums, tile_buffer, mask } = self.scratch;
         let a_block: &mut [M::A] = bytemuck::cast_slice_mut(a_block);
