@@ -36,6 +36,8 @@ pub struct Options {
     pub completion: Completion,
     /// Values of approximate instructions.
     pub approximation: Approximation,
+    /// Whether races and missing fences are looked for, which takes most of the time; values do not depend on it.
+    pub races: bool,
     /// Whether an mbarrier must be fenced (`fence.mbarrier_init` or `fence.proxy.async`) between its initialization and
     /// the first asynchronous operation on it. The manual requires it; Triton omits it.
     pub init_fence: bool,
@@ -59,6 +61,7 @@ impl Default for Options {
             schedule: Schedule::RoundRobin,
             completion: Completion::Latest,
             approximation: Approximation::Exact,
+            races: true,
             init_fence: true,
             copy_fence: true,
             assume_convergence: false,

@@ -50,7 +50,7 @@ impl Module {
         check_sizes(outline, entry, launch, &self.limits)?;
         let params = parameters(outline, arguments)?;
         let warps = launch.block.iter().map(|n| *n as usize).product::<usize>().div_ceil(32);
-        memory.begin_launch(timelines(warps));
+        memory.begin_launch(observed(options, warps));
         let constants = entry.constants.iter().map(|constant| match *constant {
             Constant::Bits(bits) => [bits; 32],
             Constant::Global(index, offset) => [memory.symbol(self, index).wrapping_add_signed(offset); 32],
@@ -420,6 +420,11 @@ impl<'a> Machine<'a> {
     }
 }
 
+/// Timelines of a block whose accesses shadow memory records; none if races do not matter.
+fn observed(options: &Options, warps: usize) -> u32 {
+    if options.races { timelines(warps) } else { 0 }
+}
+
 /// Block `linear` of the grid before its first instruction.
 fn new_block(machine: &Machine<'_>, linear: usize) -> Block {
     let (entry, launch, warps) = (machine.entry, machine.launch, machine.warps);
@@ -430,7 +435,7 @@ fn new_block(machine: &Machine<'_>, linear: usize) -> Block {
     let mut block = Block {
         linear: linear as u32,
         position,
-        shared: Region::new(SHARED, shared_bytes as usize, timelines(warps)),
+        shared: Region::new(SHARED, shared_bytes as usize, observed(machine.options, warps)),
         pending: vec![0; shared_bytes.div_ceil(4) as usize],
         warps: (0..warps).map(|w| Warp::new(entry, base, w, warps, threads, machine.has_products)).collect(),
         barriers: Default::default(),

@@ -44,7 +44,7 @@ pub(crate) const READS: u8 = 0;
 pub(crate) const WRITES: u8 = 1;
 
 /// An access: when, by which lane and instruction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Epoch {
     pub(crate) timeline: u32,
     /// 0: never.

@@ -5,7 +5,7 @@
 //! end in order, so each that is concurrent with the next reader has an epoch of its own.
 
 use super::{ALL, Epoch, FLIGHT, MANY, NARROW, SET, STRONG};
-use std::cell::Cell;
+use std::{cell::Cell, collections::HashMap};
 
 /// Shadow of a word.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,12 +27,14 @@ const PAGE: usize = 4096;
 pub(crate) struct Shadow {
     pages: Vec<Option<Page>>,
     bytes: usize,
-    /// Timelines of a block, which separate its accesses from those of others.
+    /// Timelines of a block, which separate its accesses from those of others; 0 if nothing is recorded.
     timelines: u32,
     /// Sets of readers: a reader and the position of the rest, or [`END`]. They never change, so that cells share them.
     sets: Vec<(Epoch, u32)>,
     /// The last step from one state of readers by a reader to the next: neighboring cells take the same.
     step: Option<(Epoch, Epoch, Epoch)>,
+    /// Steps from sets: cells with the same readers share a set, however they are spread.
+    steps: HashMap<(Epoch, Epoch), Epoch>,
 }
 
 /// The end of a set of readers.
@@ -122,6 +124,9 @@ impl Shadow {
         knows: impl Fn(&Epoch) -> bool,
     ) -> Option<Conflict> {
         let (mut found, timelines) = (None, self.timelines);
+        if timelines == 0 {
+            return None;
+        }
         let races = |other: &Epoch| other.clock != 0 && !reach_each_other(other, &epoch, timelines) && !knows(other);
         for (number, start, bytes) in pieces(at, bytes) {
             let page = self.pages[number].get_or_insert_with(Page::new);
@@ -142,7 +147,8 @@ impl Shadow {
                 }
                 let before = cell.read;
                 if before.lane == SET || !merge(&mut cell.read, epoch, &knows) {
-                    cell.read = grow(&mut self.sets, before, epoch, &knows);
+                    let after = self.steps.entry((before, epoch));
+                    cell.read = *after.or_insert_with(|| grow(&mut self.sets, before, epoch, &knows));
                 }
                 self.step = Some((before, epoch, cell.read));
             }
@@ -160,6 +166,9 @@ impl Shadow {
         knows: impl Fn(&Epoch) -> bool,
     ) -> Option<Conflict> {
         let (mut found, timelines) = (None, self.timelines);
+        if timelines == 0 {
+            return None;
+        }
         let races = |other: &Epoch| other.clock != 0 && !reach_each_other(other, &epoch, timelines) && !knows(other);
         for (number, start, bytes) in pieces(at, bytes) {
             let page = self.pages[number].get_or_insert_with(Page::new);
@@ -289,18 +298,25 @@ fn grow(sets: &mut Vec<(Epoch, u32)>, before: Epoch, epoch: Epoch, knows: &impl 
     if !replaced {
         return Epoch { clock: add(sets, epoch, head), ..set };
     }
-    let mut readers: Vec<Epoch> = members(sets, set).collect();
     if flies {
         // A clock that includes this copy includes the clock of its thread at its start.
-        readers.retain(|reader| !knows(reader));
+        let mut readers: Vec<Epoch> = members(sets, set).filter(|reader| !knows(reader)).collect();
         readers.push(epoch);
-    } else if let Some(reader) = readers.iter_mut().find(|reader| reader.timeline == epoch.timeline) {
-        let old = *reader;
-        merge(reader, epoch, knows);
-        if *reader == old {
-            return if before.lane == SET { before } else { set };
-        }
+        return Epoch { clock: readers.into_iter().fold(END, |rest, reader| add(sets, reader, rest)), ..set };
     }
-    let head = readers.into_iter().fold(END, |rest, reader| add(sets, reader, rest));
-    Epoch { clock: head, ..set }
+    // The readers after the one that is replaced stay as they are: blocks run one after the other, so there are few before it.
+    let mut before_it = Vec::new();
+    let mut at = head;
+    while sets[at as usize].0.timeline != epoch.timeline {
+        before_it.push(sets[at as usize].0);
+        at = sets[at as usize].1;
+    }
+    let (old, rest) = sets[at as usize];
+    let mut reader = old;
+    merge(&mut reader, epoch, knows);
+    if reader == old {
+        return set;
+    }
+    let replaced = add(sets, reader, rest);
+    Epoch { clock: before_it.into_iter().rev().fold(replaced, |rest, reader| add(sets, reader, rest)), ..set }
 }

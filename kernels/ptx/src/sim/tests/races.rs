@@ -28,6 +28,16 @@ fn a_barrier_orders_the_warps_of_a_block() {
 }
 
 #[test]
+fn without_a_search_for_races_values_are_the_same() {
+    let options = Options { races: false, ..Options::default() };
+    let ordered = neighbors(128, "bar.sync 0;");
+    assert_eq!(ordered.run(&options).1, ordered.run(&Options::default()).1);
+    // What is left is that a thread reads a word before it is written.
+    let kinds: Vec<_> = neighbors(128, "").run(&options).0.findings.iter().map(|finding| finding.kind).collect();
+    assert!(!kinds.contains(&FindingKind::Race), "{kinds:?}");
+}
+
+#[test]
 fn a_warp_barrier_orders_the_lanes_of_a_warp() {
     for between in ["bar.warp.sync -1;", "bar.sync 0;"] {
         neighbors(32, between).gives(32, |t| (t + 1) % 32);
