@@ -52,6 +52,8 @@ enum Command {
     Data(commands::data::Command),
     /// Pre-train a model from a recipe
     Pretrain(commands::pretrain::Arguments),
+    /// Recompute steps of a pre-training run, and compare every bit
+    Verify(commands::verify_run::Arguments),
     /// Fine-tune a model: GLUE, SQuAD, RACE or custom files
     Finetune(Box<commands::finetune::Arguments>),
     /// Evaluate fine-tuned models on labeled examples
@@ -133,6 +135,7 @@ fn run() -> Result<ExitCode> {
         Command::Tokenizer(command) => commands::tokenizer::run(&command),
         Command::Data(command) => commands::data::run(&command),
         Command::Pretrain(arguments) => commands::pretrain::run(&arguments),
+        Command::Verify(arguments) => commands::verify_run::run(&arguments),
         Command::Finetune(arguments) => commands::finetune::run(&arguments),
         Command::Evaluate(arguments) => commands::evaluate::run(&arguments),
         Command::Predict(arguments) => commands::predict::run(&arguments),

@@ -159,7 +159,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The folder exists and cannot be listed.
-    pub(crate) fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
+    pub fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
         let mut steps: Vec<u64> = self.names()?.iter().filter_map(|name| step_of(name)).collect();
         steps.sort_unstable_by(|a, b| b.cmp(a));
         Ok(steps)

@@ -182,7 +182,7 @@ impl ScheduleSettings {
     }
 
     /// Optimizer steps of the whole run, as planned after `done` steps.
-    pub(crate) fn steps_after(&self, done: u64) -> u64 {
+    pub fn steps_after(&self, done: u64) -> u64 {
         self.replans.iter().rev().find(|replan| replan.after <= done).map_or(self.steps, |replan| replan.steps)
     }
 

@@ -26,6 +26,7 @@ pub(crate) mod report;
 mod text;
 pub(crate) mod tokenizer;
 mod verify;
+pub(crate) mod verify_run;
 
 use crate::output::tell;
 use albert::train::ComputeSettings;

@@ -15,6 +15,7 @@ use crate::{
 use albert::{
     config::AlbertConfig,
     cost::{Flops, Recompute, Workload},
+    pretrain::PretrainRecipe,
     train::{Observer, RunObjective, Started, StepReport},
 };
 use anyhow::{Context, Result, bail};
@@ -43,6 +44,8 @@ pub(crate) const DRY_RUN: Extent =
 const LONG_MICRO_BATCH: f64 = 1.5;
 /// Share of the peak that products of a training step are expected to reach, for the decision on short micro-batches alone.
 const EXPECTED_SHARE: f64 = 0.4;
+/// Floating-point operations per second of a simulated GPU.
+const SIMULATED: f64 = 1e8;
 
 /// The flags of a dry run.
 #[derive(Clone, Copy, Debug, Args)]
@@ -316,6 +319,15 @@ pub(crate) fn is_long(config: &AlbertConfig, tokens: usize, longest: usize, peak
     let workload = Workload { sequences: tokens / longest, sequence_length: longest, masked_per_sequence: longest / 8 };
     let flops = Flops::training(config, &workload, Recompute::Cheap);
     peak.is_some_and(|peak| flops > LONG_MICRO_BATCH * EXPECTED_SHARE * peak.flops)
+}
+
+/// Seconds of a training step on a device with this peak; without one, on a simulated GPU.
+pub(crate) fn seconds_of_step(recipe: &PretrainRecipe, peak: Option<Peak>) -> f64 {
+    let sequence_length = recipe.data.instances.max_sequence_length;
+    let sequences = recipe.data.batch.sequences_per_step;
+    let workload = Workload { sequences, sequence_length, masked_per_sequence: sequence_length / 8 };
+    let flops = Flops::training(&recipe.model, &workload, Recompute::Cheap);
+    flops / peak.map_or(SIMULATED, |peak| EXPECTED_SHARE * peak.flops)
 }
 
 /// Bytes that this process may use: free memory, and the limit of its control group if that is less.

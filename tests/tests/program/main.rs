@@ -19,3 +19,4 @@ mod nccl;
 mod profile;
 mod ranks;
 mod resume;
+mod verify;

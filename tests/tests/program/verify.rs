@@ -1,0 +1,76 @@
+//! `albert verify`: a run is confirmed, and one changed bit, record or batch of it is named.
+
+use albert_tests::run_folder::{World, checkpoints, copy, corpus};
+use engine::io::{Data, Safetensors, TensorOut, save_safetensors};
+use std::{fs, path::Path};
+
+/// Flips the last bit of element 5 of `name`, with a valid checksum.
+fn flip(path: &Path, name: &str) {
+    let file = Safetensors::open(path).unwrap();
+    let names = file.names();
+    let mut tensors: Vec<(&str, Vec<usize>, Vec<f32>)> = Vec::new();
+    for tensor in &names {
+        let shape = file.shape(tensor).unwrap();
+        tensors.push((tensor, shape.to_vec(), file.f32s(tensor, shape).unwrap()));
+    }
+    let (_, _, values) = tensors.iter_mut().find(|(tensor, ..)| *tensor == name).unwrap();
+    values[5] = f32::from_bits(values[5].to_bits() ^ 1);
+    let metadata: Vec<(&str, &str)> = file.metadata().iter().map(|(key, value)| (&key[..], &value[..])).collect();
+    let out: Vec<TensorOut<'_>> = tensors
+        .iter()
+        .map(|(name, shape, data)| TensorOut { name: name.to_string(), shape: shape.clone(), data: Data::F32(data) })
+        .collect();
+    save_safetensors(path, &out, &metadata).unwrap();
+}
+
+#[test]
+fn a_run_is_confirmed_and_each_change_to_it_is_named() {
+    const WORD_EMBEDDINGS: &str = "albert.embeddings.word_embeddings.weight";
+    let world = World::new();
+    world.run_pretrain("run", &["schedule.steps=10"]).succeeds();
+    // Checkpoints at 5 and 10; records of training at 3, 6 and 9, an evaluation at 10.
+    world.run("verify run").succeeds().says(&["a step takes about", "steps 5 to 10 are confirmed: 3 records and"]);
+    let again = |name: &str| {
+        copy(&world.path("run"), &world.path(name));
+        world.path(name)
+    };
+    fs::remove_dir_all(again("finished").join("checkpoints")).unwrap();
+    world.run("verify finished --steps 0..10").succeeds().says(&["steps 0 to 10 are confirmed: 4 records"]);
+    world.run("verify finished").fails_with(&["finished has no checkpoint; give the steps"]);
+    world.run("verify run --steps 0..7").fails_with(&["run has no parameters after step 7; its checkpoints: 10, 5"]);
+    world.run("verify run --steps 7..10").fails_with(&["step-0000000007.safetensors cannot be copied"]);
+    world.run("verify run --steps 10..10").is_wrong_usage(&["the first below the second"]);
+    world.run("verify data").fails_with(&["config.toml cannot be read; expected the folder of a run of pre-training"]);
+
+    // The last bit of a parameter: at the end, and at the start.
+    let parameter = format!("parameter/{WORD_EMBEDDINGS}");
+    flip(checkpoints(&again("bit")).last().unwrap(), &parameter);
+    let named = format!("element 5 of {parameter}");
+    world.run("verify bit").fails_with(&["step 10: ", &named, "recomputed; 1 of"]);
+    flip(&again("model").join("last/model.safetensors"), WORD_EMBEDDINGS);
+    fs::remove_dir_all(world.path("model/checkpoints")).unwrap();
+    world.run("verify model --steps 0..10").fails_with(&["step 10: ", WORD_EMBEDDINGS, "1 of"]);
+    flip(&checkpoints(&again("start"))[0], "parameter/albert.embeddings.LayerNorm.weight");
+    world.run("verify start").fails_with(&["step 6: ", "recomputed"]);
+
+    // A loss, and a record that is missing.
+    let metrics = again("loss").join("metrics.jsonl");
+    let text = fs::read_to_string(&metrics).unwrap();
+    let line = text.lines().find(|line| line.contains(r#""step":9"#)).unwrap();
+    let loss = line.split(r#""mlm_loss":"#).nth(1).unwrap().split(',').next().unwrap();
+    let edited = format!("{:e}", f64::from_bits(loss.parse::<f64>().unwrap().to_bits() + 1));
+    fs::write(&metrics, text.replace(line, &line.replace(loss, &edited))).unwrap();
+    world.run("verify loss").fails_with(&["step 9: mlm_loss is", loss]);
+    fs::write(&metrics, text.replace(&format!("{line}\n"), "")).unwrap();
+    world.run("verify loss").fails_with(&["metrics.jsonl has a record of step 10 where the run wrote one of step 9"]);
+
+    // Another order of the texts: other batches.
+    let documents = corpus(150);
+    let (first, rest) = documents.split_once("\n\n").unwrap();
+    world.write("text.txt", format!("{rest}\n{first}\n\n"));
+    fs::remove_dir_all(world.path("data")).unwrap();
+    let [text, tokenizer, data] = ["text.txt", "tokenizer.json", "data"].map(|name| world.text_path(name));
+    world.run(&format!("data build {text} --tokenizer {tokenizer} -o {data}")).succeeds();
+    world.run("verify run").fails_with(&["step-0000000005.safetensors"]);
+    world.run("verify run --steps 0..10").fails_with(&["step 3: ", "in metrics.jsonl, and", "recomputed"]);
+}
