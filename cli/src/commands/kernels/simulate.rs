@@ -35,8 +35,8 @@ enum Ending {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Rounding {
-    /// Correctly rounded results
-    Exact,
+    /// Results of a Hopper GPU where they are known, correctly rounded ones elsewhere
+    Device,
     /// Largest results within the documented error
     High,
     /// Smallest results within the documented error
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Results of approximate instructions
-    #[arg(long, value_enum, default_value = "exact")]
+    #[arg(long, value_enum, default_value = "device")]
     approximation: Rounding,
     /// Do not require a fence between the initialization of an mbarrier and its first asynchronous use (Triton omits it)
     #[arg(long)]
@@ -107,7 +107,7 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
             Ending::Random => Completion::Random(arguments.seed),
         },
         approximation: match arguments.approximation {
-            Rounding::Exact => Approximation::Exact,
+            Rounding::Device => Approximation::Device,
             Rounding::High => Approximation::High,
             Rounding::Low => Approximation::Low,
         },

@@ -102,13 +102,13 @@ impl<X: Pod> Simulation<'_, X> {
                 let maps = kernel.maps(parts.map(|part| part.0), self.tokens(), self.spec.hidden(), self.ld);
                 let arguments = arguments.with_maps(maps.map_err(|error| error.to_string())?);
                 let launch = kernel.launch(sequences, self.longest(), self.spec.heads);
-                device.start(&kernel.program(), launch, &arguments, Approximation::Exact)?;
+                device.start(&kernel.program(), launch, &arguments, Approximation::Device)?;
             }
             None => {
                 let kernel = self.kernel(Step::Forward)?;
                 let launch = kernel.launch(sequences, self.longest(), self.spec.heads);
                 let arguments = arguments.with_matrices(parts);
-                device.start(&kernel.program(gpu.sm()), launch, &arguments, Approximation::Exact)?;
+                device.start(&kernel.program(gpu.sm()), launch, &arguments, Approximation::Device)?;
             }
         }
         out.copy_from_slice(&device.read(o)?);
@@ -131,7 +131,7 @@ impl<X: Pod> Simulation<'_, X> {
         let (lse, delta) = (device.buffer("lse", lse), device.unwritten::<f32>("delta", rows));
         let arguments = DeltaArgs { out, dout, delta, rows, head_size };
         let (step, launch) = (self.kernel(Step::Delta)?, Flash::delta_launch(self.tokens(), heads));
-        device.start(&step.program(gpu.sm()), launch, &arguments, Approximation::Exact)?;
+        device.start(&step.program(gpu.sm()), launch, &arguments, Approximation::Device)?;
         let outputs = ["dq", "dk", "dv"].map(|name| device.unwritten::<X>(name, gradients[0].len()));
         let (parts, shape) = (self.parts(&mut device), self.shape(&mut device));
         let [q, k, v] = parts.map(|part| part.0);
@@ -144,7 +144,7 @@ impl<X: Pod> Simulation<'_, X> {
             // Three sequences a block, if there are enough, so that the pipeline wraps.
             let blocks = sequences.div_ceil(3).max(sequences.min(2));
             let launch = kernel.launch(sequences, heads, blocks * heads);
-            device.start(&kernel.program(), launch, &arguments, Approximation::Exact)?;
+            device.start(&kernel.program(), launch, &arguments, Approximation::Device)?;
         } else {
             for (side, step, arguments) in [
                 (Side::Queries, Step::Queries, AttentionArgs { dq, ..common }),
@@ -154,12 +154,12 @@ impl<X: Pod> Simulation<'_, X> {
                     let maps = kernel.maps(matrices, self.tokens(), hidden, self.ld);
                     let arguments = arguments.with_maps_and_dout(maps.map_err(|error| error.to_string())?);
                     let launch = kernel.launch(sequences, self.longest(), heads);
-                    device.start(&kernel.program(), launch, &arguments, Approximation::Exact)?;
+                    device.start(&kernel.program(), launch, &arguments, Approximation::Device)?;
                 } else {
                     let kernel = self.kernel(step)?;
                     let arguments = AttentionArgs { dout: Some(dout), ..arguments.with_matrices(parts) };
                     let launch = kernel.launch(sequences, self.longest(), heads);
-                    device.start(&kernel.program(gpu.sm()), launch, &arguments, Approximation::Exact)?;
+                    device.start(&kernel.program(gpu.sm()), launch, &arguments, Approximation::Device)?;
                 }
             }
         }

@@ -165,7 +165,7 @@ fn check_binary<X: Element>(case: &Case, which: (Binary, Broadcast), on: &On<'_>
         On::Cpu(cpu) => binary(cpu, operation, broadcast, columns, [&a, &b], &mut y),
         On::Gpu(gpu) => {
             let function = Function::Binary(operation, broadcast);
-            simulate(gpu, function, (rows, columns), &[&a, &b], &mut y[..], Approximation::Exact)?;
+            simulate(gpu, function, (rows, columns), &[&a, &b], &mut y[..], Approximation::Device)?;
         }
     }
     y.intact()?;
@@ -223,14 +223,14 @@ fn check_move<X: Element, Y: Element>(
         (On::Cpu(cpu), _) => compute(cpu, &x, &mut y),
         (On::Gpu(gpu), Some(function)) => {
             let x = if function == Function::Repeat { &x[..x.len().min(1)] } else { &x[..] };
-            simulate(gpu, function, shape, &[x], &mut y[..], Approximation::Exact)?;
+            simulate(gpu, function, shape, &[x], &mut y[..], Approximation::Device)?;
         }
         (On::Gpu(gpu), None) => {
             let (kernel, mut device) = (Transpose { dtype: X::DTYPE }, gpu.device());
             let out = device.unwritten::<Y>("y", y.len());
             let (rows, columns) = shape;
             let arguments = TransposeArgs { x: device.buffer("x", &x), y: out, rows, columns };
-            device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
+            device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Device)?;
             y.copy_from_slice(&device.read(out)?);
         }
     }
@@ -259,7 +259,7 @@ fn check_part<X: Element>(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, Strin
             x_row: length[0],
             y_row: length[1],
         };
-        device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
+        device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Device)?;
         let y: Vec<X> = device.read(out)?;
         let mut expected = before.clone();
         for (to, from) in expected.chunks_mut(length[1]).zip(x.chunks(length[0])) {

@@ -138,7 +138,7 @@ mod tests {
                 let product = HopperProduct { tile, ..product };
                 let run = |blocks| {
                     let gpu = GpuRunner::simulator(Sm::Sm90a);
-                    let ran = problem.simulate_hopper(&gpu, &product, blocks, Approximation::Exact);
+                    let ran = problem.simulate_hopper(&gpu, &product, blocks, Approximation::Device);
                     ran.unwrap_or_else(|error| panic!("{form} {tile:?}, {blocks} blocks: {error}"))
                 };
                 let (c, pre) = run(1);

@@ -74,13 +74,13 @@ fn check_f16(spec: &Gemm, gpu: &GpuRunner<'_>) -> Result<f64, String> {
         let product = HopperProduct { tile: HopperTile::WIDE, ..product.ok_or("TMA does not support the operands")? };
         let maps = product.maps(spec, operands.map(|buffer| buffer.0)).map_err(|error| error.to_string())?;
         let arguments = HopperProductArgs::new(spec, maps, c, Epilogue::NONE, (1, spec.k), 0);
-        device.start(&product.program(), product.launch(spec.m, spec.n, 1, 1), &arguments, Approximation::Exact)?;
+        device.start(&product.program(), product.launch(spec.m, spec.n, 1, 1), &arguments, Approximation::Device)?;
     } else {
         let product = Product::new(spec, Storage::F16, Storage::F16, EpilogueKind::None, 1);
         let product = Product { blocking: Blocking::LARGE, ..product };
         let arguments = ProductArgs::new(spec, [operands[0], operands[1], c], Epilogue::NONE);
         let launch = product.launch(spec.m, spec.n, 1);
-        device.start(&product.program(gpu.sm()), launch, &arguments, Approximation::Exact)?;
+        device.start(&product.program(gpu.sm()), launch, &arguments, Approximation::Device)?;
     }
     let c: Vec<f32> = device.read::<f16>(c)?.into_iter().map(f16::to_f32).collect();
     let [a32, b32] = [a, b].map(|x| x.into_iter().map(f16::to_f32).collect::<Vec<f32>>());
@@ -99,7 +99,7 @@ fn check_slices(spec: &Gemm, beta: Beta, gpu: &GpuRunner<'_>) -> Result<f64, Str
         let one = ProductArgs::new(spec, [a, b, partial], Epilogue::NONE);
         let arguments = ProductArgs { k_step: chunk, k_chunk: chunk, stride_c: elements, ..one };
         let launch = product.launch(spec.m, spec.n, count);
-        device.start(&product.program(gpu.sm()), launch, &arguments, Approximation::Exact)
+        device.start(&product.program(gpu.sm()), launch, &arguments, Approximation::Device)
     })
 }
 
@@ -115,7 +115,7 @@ fn check_slices_on_hopper(spec: &Gemm, beta: Beta, gpu: &GpuRunner<'_>, tile: Ho
         let maps = product.maps(spec, operands.map(|address| address.0)).map_err(|error| error.to_string())?;
         let arguments = HopperProductArgs::new(spec, maps, partial, Epilogue::NONE, (count, chunk), elements);
         let launch = product.launch(spec.m, spec.n, count, 1);
-        device.start(&product.program(), launch, &arguments, Approximation::Exact)
+        device.start(&product.program(), launch, &arguments, Approximation::Device)
     })
 }
 
@@ -140,7 +140,7 @@ fn hold_slices(
     // The second pass has the same program on Hopper.
     let sum = SplitKReduce { beta };
     let arguments = SplitKReduceArgs { partial, c, rows: spec.m, columns: spec.n, ldc: spec.n, slices: count };
-    device.start(&sum.program(gpu.sm()), sum.launch(spec.m, spec.n), &arguments, Approximation::Exact)?;
+    device.start(&sum.program(gpu.sm()), sum.launch(spec.m, spec.n), &arguments, Approximation::Device)?;
     let mut exact = reference::product(spec, &widen::<f64, bf16>(&a), &widen::<f64, bf16>(&b));
     let mut naive = reference::product(spec, &widen::<f32, bf16>(&a), &widen::<f32, bf16>(&b));
     if beta == Beta::One {

@@ -102,7 +102,7 @@ impl Normalize for GpuRunner<'_> {
             columns: spec.columns,
             eps: spec.eps,
         };
-        device.start(&kernel.program(self.sm()), launch, &arguments, Approximation::Exact)?;
+        device.start(&kernel.program(self.sm()), launch, &arguments, Approximation::Device)?;
         f.y.copy_from_slice(&device.read(arguments.y)?);
         f.stats.copy_from_slice(&device.read(arguments.stats)?);
         if let (Some(buffer), Some(s)) = (arguments.s, f.s) {
@@ -125,7 +125,7 @@ impl Normalize for GpuRunner<'_> {
             rows: spec.rows,
             columns: spec.columns,
         };
-        device.start(&kernel.program(self.sm()), launch, &arguments, Approximation::Exact)?;
+        device.start(&kernel.program(self.sm()), launch, &arguments, Approximation::Device)?;
         b.ds.copy_from_slice(&device.read(arguments.ds)?);
         for (partial, out) in [arguments.dgain_partial, arguments.dbias_partial].into_iter().zip([b.dgain, b.dbias]) {
             let sums = device.buffer("gradient", out);

@@ -77,7 +77,7 @@ fn simulate(
     let copy = device.buffer("half", &vec![bf16::NAN; w.len()]);
     let norms = device.unwritten::<f64>("norms", 2 * table.blocks.len());
     let ratios = device.unwritten::<f32>("ratios", segments.len());
-    let (hyper, exact) = (Hyper::new(hyper), Approximation::Exact);
+    let (hyper, exact) = (Hyper::new(hyper), Approximation::Device);
     let (m_at, v_at, step, grads, of_half) = (mean, square, of_step, gradients, half.then_some(copy));
     let of = |update: Update| (update.program(gpu.sm()), update.launch(&table));
     if lamb {

@@ -109,11 +109,11 @@ impl Reduce for GpuRunner<'_> {
         let (mut device, parts) = (self.device(), launch.grid[0] as usize);
         let partial = device.unwritten::<f64>("partial", parts);
         let arguments = TotalArgs { x: device.buffer("x", x), partial, count: x.len() };
-        device.start(&kernel.program(self.sm()), Some(launch), &arguments, Approximation::Exact)?;
+        device.start(&kernel.program(self.sm()), Some(launch), &arguments, Approximation::Device)?;
         let mut add = |scaled, bytes| {
             let (kernel, out) = (AddTotals { scaled }, device.unwritten::<u8>("out", bytes));
             let arguments = AddTotalsArgs { partial, out, count: parts, factor: scaled.then_some(0.25) };
-            device.start(&kernel.program(self.sm()), Some(kernel.launch()), &arguments, Approximation::Exact)?;
+            device.start(&kernel.program(self.sm()), Some(kernel.launch()), &arguments, Approximation::Device)?;
             Ok::<_, String>(out)
         };
         let (whole, scaled) = (add(false, 8)?, add(true, 4)?);
@@ -127,7 +127,7 @@ impl Reduce for GpuRunner<'_> {
         let (kernel, mut device) = (RowSums { dtype: X::DTYPE }, self.device());
         let sums = device.unwritten::<f32>("out", out.len());
         let arguments = RowSumsArgs { x: device.buffer("x", x), out: sums, rows: out.len(), columns };
-        device.start(&kernel.program(self.sm()), kernel.launch(out.len()), &arguments, Approximation::Exact)?;
+        device.start(&kernel.program(self.sm()), kernel.launch(out.len()), &arguments, Approximation::Device)?;
         out.copy_from_slice(&device.read(sums)?);
         Ok(())
     }
@@ -156,7 +156,7 @@ pub(crate) fn simulate_column_sums(
         let kernel = ColumnSums::new(dtype, accumulate, columns, pitch);
         let Some(found) = kernel.launch(rows, columns, in_one) else { return Ok(()) };
         let arguments = ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block: found.rows_a_block };
-        device.start(&kernel.program(device.sm()), Some(found.launch), &arguments, Approximation::Exact)
+        device.start(&kernel.program(device.sm()), Some(found.launch), &arguments, Approximation::Device)
     };
     if blocks == 1 {
         return run((dtype, true), (x, out), rows, pitch, true);

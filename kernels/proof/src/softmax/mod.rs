@@ -42,7 +42,7 @@ fn simulate_forward<X: Element>(gpu: &GpuRunner<'_>, columns: usize, x: &[X], y:
     let (kernel, mut device) = (Softmax::new(Pass::Forward, X::DTYPE, columns), gpu.device());
     let (rows, x, out) = (y.len() / columns, device.buffer("x", x), device.unwritten::<X>("y", y.len()));
     let arguments = ForwardArgs { x, y: out, rows, columns };
-    device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
+    device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Device)?;
     y.copy_from_slice(&device.read(out)?);
     Ok(())
 }
@@ -58,7 +58,7 @@ fn simulate_backward<X: Element>(
     let (rows, y, dy) = (dx.len() / columns, device.buffer("y", y), device.buffer("dy", dy));
     let out = device.unwritten::<X>("dx", dx.len());
     let arguments = BackwardArgs { y, dy, dx: out, rows, columns };
-    device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Exact)?;
+    device.start(&kernel.program(gpu.sm()), kernel.launch(rows, columns), &arguments, Approximation::Device)?;
     dx.copy_from_slice(&device.read(out)?);
     Ok(())
 }

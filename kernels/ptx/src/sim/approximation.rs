@@ -1,6 +1,8 @@
 //! Error of approximate instructions.
 
-/// Choice of the value that an approximate instruction gives within its documented error.
+/// Choice of the value of an approximate instruction within its documented error.
+///
+/// [`fidelity`](super::fidelity) says for which instructions [`Approximation::Device`] has the bits of a GPU.
 ///
 /// | instruction | error at most |
 /// |---|---|
@@ -12,8 +14,8 @@
 /// | `ex2.approx`, `tanh.approx` on 16 bits | 2⁻⁹, 2⁻⁸ relative |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Approximation {
-    /// The correctly rounded one.
-    Exact,
+    /// The bits of a Hopper GPU where its unit has a model ([`sfu`](super::sfu)), else the correctly rounded value.
+    Device,
     /// The one largest in magnitude.
     High,
     /// The one smallest in magnitude.
@@ -22,12 +24,12 @@ pub enum Approximation {
 
 impl Approximation {
     /// All of them: a tolerance that holds for each holds on the device.
-    pub const ALL: [Approximation; 3] = [Approximation::Exact, Approximation::High, Approximation::Low];
+    pub const ALL: [Approximation; 3] = [Approximation::Device, Approximation::High, Approximation::Low];
 
     /// `exact`, moved by the relative error `bound`, rounded.
     pub(crate) fn apply(self, exact: f64, bound: f64) -> f32 {
         match self {
-            Approximation::Exact => exact as f32,
+            Approximation::Device => exact as f32,
             Approximation::High => (exact * (1.0 + bound)) as f32,
             Approximation::Low => (exact * (1.0 - bound)) as f32,
         }

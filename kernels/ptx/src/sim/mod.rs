@@ -37,8 +37,8 @@
 //!
 //! 1. values that callers choose or read: `limits`, `options`, `schedule`, `tensor_map`, `metrics`, `report`;
 //! 2. `isa`, the instruction set: `types`, `space`, `scope`, `opcode`; arithmetic of one lane (`form`, `rounding`,
-//!    `convert`, `float16`, `integer`, `alu`); `operation`, `asynchronous` and `instruction`, decoded instructions;
-//!    `table` and `table_async`, from names to operations;
+//!    `convert`, `float16`, `sfu`, `integer`, `alu`), `fidelity`; `operation`, `asynchronous` and
+//!    `instruction`, decoded instructions; `table` and `table_async`, from names to operations;
 //! 3. `text`, from PTX to decoded kernels: `lex`, `syntax`, `parse`, `module`; `entry`, `names`; `decode`, `cfg`
 //!    (reconvergence of branches), `body`;
 //! 4. `state` of a launch: `memory`, `shadow`; happens-before in `clocks`, `warp_clock`, `done`, `published`; `barrier`, `mbarrier`,
@@ -70,7 +70,9 @@
 //!   branched on, used as an address or multiplied by a tensor core; compilers do compute in lanes whose results they
 //!   drop. Shared memory starts at 0x400.
 //! * Results are those of the device bit by bit, except for tensor cores (exact products, summed in f64, rounded once)
-//!   and approximate instructions ([`Approximation`]): a tolerance that holds for each choice holds on the device.
+//!   and some approximate instructions: [`fidelity`] says which. [`sfu`] computes the others as a Hopper GPU does, and
+//!   [`Approximation`] moves them within their documented error: a tolerance that holds for each choice holds on the
+//!   device.
 //!
 //! # Limits
 //!
@@ -99,6 +101,7 @@ mod text;
 
 pub use approximation::Approximation;
 pub use exercise::{Exercised, exercise};
+pub use isa::{Fidelity, fidelity, sfu};
 pub use limits::Limits;
 pub use metrics::{Metrics, Site, SiteMemory};
 pub use options::{Argument, Options};

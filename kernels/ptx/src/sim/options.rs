@@ -27,7 +27,7 @@ impl Argument {
     }
 }
 
-/// Options of a launch. Start with the default: round-robin, latest completion, exact arithmetic.
+/// Options of a launch. Start with the default: round-robin, latest completion, the device's arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Order of warps, blocks and sides of branches.
@@ -60,7 +60,7 @@ impl Default for Options {
         Options {
             schedule: Schedule::RoundRobin,
             completion: Completion::Latest,
-            approximation: Approximation::Exact,
+            approximation: Approximation::Device,
             races: true,
             init_fence: true,
             copy_fence: true,

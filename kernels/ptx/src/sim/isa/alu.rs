@@ -6,7 +6,7 @@
 
 use super::{
     Combine, Compare, Form, Function, Lane, Modifiers, Opcode, Rounding, Run, Type, combined, convert, float16,
-    flushed, integer, least, rounded, saturated, select, two_sum,
+    flushed, integer, least, rounded, saturated, select, sfu, two_sum,
 };
 use crate::sim::Approximation;
 
@@ -101,16 +101,16 @@ fn f32_form(name: &str, opcode: &mut Opcode<'_>) -> Option<(Run, usize, u32)> {
             (|s, h, a| near(f64::from(float(s[0], h)) / f64::from(float(s[1], h)), -22.0, h, a), 2, 1)
         }
         "div" => (|s, h, _| quotient(float(s[0], h), float(s[1], h), h), 2, 1),
-        "rcp" if approx => (|s, h, a| near(1.0 / f64::from(float(s[0], h)), -23.0, h, a), 1, 1),
+        "rcp" if approx => (|s, h, a| special(s[0], (sfu::rcp, f64::recip, -23.0), h, a), 1, 1),
         "rcp" => (|s, h, _| quotient(1.0, float(s[0], h), h), 1, 1),
         "sqrt" if approx => (|s, h, a| near(f64::from(float(s[0], h)).sqrt(), -23.0, h, a), 1, 1),
         "sqrt" => (|s, h, _| root(float(s[0], h), h), 1, 1),
-        "rsqrt" if approx => (|s, h, a| near(1.0 / f64::from(float(s[0], h)).sqrt(), -22.4, h, a), 1, 1),
-        "ex2" if approx => (|s, h, a| near(f64::from(float(s[0], h)).exp2(), -22.0, h, a), 1, 1),
-        "lg2" if approx => (|s, h, a| near(f64::from(float(s[0], h)).log2(), -22.0, h, a), 1, 1),
+        "rsqrt" if approx => (|s, h, a| special(s[0], (sfu::rsqrt, |x| 1.0 / x.sqrt(), -22.4), h, a), 1, 1),
+        "ex2" if approx => (|s, h, a| special(s[0], (sfu::ex2, f64::exp2, -22.0), h, a), 1, 1),
+        "lg2" if approx => (|s, h, a| special(s[0], (sfu::lg2, f64::log2, -22.0), h, a), 1, 1),
         "sin" if approx => (|s, h, a| absolute(f64::from(float(s[0], h)).sin(), -20.5, h, a), 1, 1),
         "cos" if approx => (|s, h, a| absolute(f64::from(float(s[0], h)).cos(), -20.5, h, a), 1, 1),
-        "tanh" if approx => (|s, h, a| near(f64::from(float(s[0], h)).tanh(), -11.0, h, a), 1, 1),
+        "tanh" if approx => (|s, h, a| special(s[0], (|x, _| sfu::tanh(x), f64::tanh, -11.0), h, a), 1, 1),
         "selp" => (select, 3, 0),
         "testp" => testp(opcode)?,
         _ => return None,
@@ -151,6 +151,18 @@ fn root(x: f32, modifiers: &Modifiers) -> u64 {
     out(root, if rest.is_finite() { rest } else { 0.0 }, modifiers)
 }
 
+/// Model of a function of the special function unit, the function, and the exponent of its relative error.
+type Special = (fn(u32, bool) -> u32, fn(f64) -> f64, f64);
+
+/// A function of the special function unit: the device's bits or a value within its documented error.
+#[inline(always)]
+fn special(bits: u64, (model, exact, bound): Special, modifiers: &Modifiers, approximation: Approximation) -> u64 {
+    if approximation == Approximation::Device {
+        return finish(f32::from_bits(model(bits as u32, modifiers.ftz)), modifiers);
+    }
+    near(exact(f64::from(float(bits, modifiers))), bound, modifiers, approximation)
+}
+
 /// `exact`, anywhere within the relative error 2^`bound`.
 fn near(exact: f64, bound: f64, modifiers: &Modifiers, approximation: Approximation) -> u64 {
     finish(approximation.apply(exact, bound.exp2()), modifiers)
@@ -159,7 +171,7 @@ fn near(exact: f64, bound: f64, modifiers: &Modifiers, approximation: Approximat
 /// `exact`, anywhere within the absolute error 2^`bound`.
 fn absolute(exact: f64, bound: f64, modifiers: &Modifiers, approximation: Approximation) -> u64 {
     let off = match approximation {
-        Approximation::Exact => 0.0,
+        Approximation::Device => 0.0,
         Approximation::High => bound.exp2(),
         Approximation::Low => -bound.exp2(),
     };

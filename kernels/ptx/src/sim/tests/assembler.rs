@@ -33,7 +33,7 @@ fn float(approximation: Approximation, body: impl Fn(&Entry) -> Reg<F32>) -> f32
 #[test]
 fn comparisons_of_floats_are_false_on_nan() {
     let test = |compare, a: f32, b: f32| {
-        word(Approximation::Exact, |k| k.selp::<U32>(1u32, 0u32, k.setp(compare, k.mov::<F32>(a), b))) == 1
+        word(Approximation::Device, |k| k.selp::<U32>(1u32, 0u32, k.setp(compare, k.mov::<F32>(a), b))) == 1
     };
     let all = [Compare::Eq, Compare::Lt, Compare::Le, Compare::Gt, Compare::Ge];
     assert_eq!(all.map(|compare| test(compare, 1.0, 2.0)), [false, true, true, false, false]);
@@ -61,14 +61,14 @@ fn exp_and_erf_agree_with_f64_for_every_device_that_keeps_its_documentation() {
             }
         }
     }
-    let exp = |x: f32| float(Approximation::Exact, |k| k.exp(k.mov(x), Precision::Single));
+    let exp = |x: f32| float(Approximation::Device, |k| k.exp(k.mov(x), Precision::Single));
     assert_eq!([89.0, -100.0].map(exp), [f32::INFINITY, 0.0]);
 }
 
 #[test]
 fn branches_loops_and_guards_take_the_right_way() {
     let sum = |(start, end, step): (u32, u32, u32)| {
-        word(Approximation::Exact, |k| {
+        word(Approximation::Device, |k| {
             let sum = k.mov::<U32>(0u32);
             k.for_(start, end, step, |i| k.add_into(sum, sum, i));
             sum
@@ -76,7 +76,7 @@ fn branches_loops_and_guards_take_the_right_way() {
     };
     assert_eq!([(0, 10, 3), (4, 5, 3), (5, 5, 1), (6, 5, 1)].map(sum), [3 + 6 + 9, 4, 0, 0]);
     let way = |n: u32| {
-        word(Approximation::Exact, |k| {
+        word(Approximation::Device, |k| {
             let (n, way) = (k.mov::<U32>(n), k.mov::<U32>(0u32));
             k.if_else(k.lt(n, 5u32), || k.add_into(way, way, 1u32), || k.add_into(way, way, 2u32));
             k.if_(k.lt(n, 3u32), || k.add_into(way, way, 10u32));
@@ -100,7 +100,7 @@ fn vectors_move_their_values_in_order_of_address() {
         k.st(y.at(24), k.ld::<B16, 2>(x.at(4)));
         k.st(y.at(28), k.ld_nc::<F32, 1>(x.at(0), Cache::Keep));
     };
-    let counts = run(body, &[x, y].map(Argument::U64), &mut memory, Approximation::Exact);
+    let counts = run(body, &[x, y].map(Argument::U64), &mut memory, Approximation::Device);
     assert_eq!(memory.read::<u32>(y).expect("all bytes are written"), [5, 4, 0x0002_0003, 1, 4, 5, 0x0002_0003, 1]);
     assert_eq!(memory.touched(), Touched { read: 16, written: 32 });
     assert_eq!(counts.instructions["ld.global.nc.L1::no_allocate.v4.b32"], 1);
