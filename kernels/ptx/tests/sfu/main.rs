@@ -73,7 +73,10 @@ const SPECIAL: [(&str, &[(u32, u32)]); 7] = [
         (0, INFINITY), (SIGN | 1, SIGN | INFINITY), (SIGN | INFINITY, NAN), (bits(-1.0), NAN), (INFINITY, 0),
         (bits(16.0), bits(0.25)), (0x0080_0000, 0x5F00_0000),
     ]),
-    ("lg2.approx.ftz.f32", &[(1, SIGN | INFINITY), (bits(-1.0), NAN), (INFINITY, INFINITY), (ONE, 0)]),
+    ("lg2.approx.ftz.f32", &[
+        (1, SIGN | INFINITY), (bits(-1.0), NAN), (INFINITY, INFINITY), (ONE, 0), (bits(0.5), 0xBF7F_FFFE),
+        (bits(2.0), ONE),
+    ]),
     ("tanh.approx.f32", &[
         (0, 0), (SIGN, SIGN), (SIGN | 5, SIGN | 5), (INFINITY, ONE), (SIGN | INFINITY, SIGN | ONE),
         (SIGN | INFINITY | 1, NAN), (bits(-8.0), SIGN | ONE),
@@ -91,18 +94,24 @@ fn special_inputs_have_the_bits_of_the_device() {
 #[test]
 fn fidelity_is_of_the_instruction_and_the_target() {
     let both = |opcode| [Sm::Sm80, Sm::Sm90a].map(|sm| fidelity(opcode, sm));
-    for opcode in ["ex2.approx.ftz.f32", "ex2.approx.f32", "rcp.approx.f32", "rsqrt.approx.ftz.f32", "tanh.approx.f32"]
-    {
+    for opcode in [
+        "ex2.approx.ftz.f32",
+        "ex2.approx.f32",
+        "rcp.approx.f32",
+        "rsqrt.approx.ftz.f32",
+        "lg2.approx.ftz.f32",
+        "tanh.approx.f32",
+    ] {
         assert_eq!(both(opcode), [Fidelity::Unrecorded, Fidelity::Exact], "{opcode}");
     }
-    assert_eq!(both("rsqrt.approx.f32"), [Fidelity::Unrecorded; 2]);
+    assert_eq!(["rsqrt.approx.f32", "lg2.approx.f32"].map(both), [[Fidelity::Unrecorded; 2]; 2]);
     for opcode in
         ["fma.rn.f32", "rcp.rn.f32", "wgmma.fence.sync.aligned", "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"]
     {
         assert_eq!(both(opcode), [Fidelity::Exact; 2], "{opcode}");
     }
     for opcode in
-        ["lg2.approx.f32", "div.full.f32", "tanh.approx.bf16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"]
+        ["sin.approx.f32", "div.full.f32", "tanh.approx.bf16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"]
     {
         assert_eq!(both(opcode), [Fidelity::Approximate; 2], "{opcode}");
     }

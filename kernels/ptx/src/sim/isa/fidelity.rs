@@ -28,8 +28,8 @@ pub fn fidelity(opcode: &str, target: Sm) -> Fidelity {
     }
     match (name, has("f32")) {
         ("ex2" | "rcp" | "tanh", true) if target == Sm::Sm90a => Fidelity::Exact,
-        ("rsqrt", true) if target == Sm::Sm90a && has("ftz") => Fidelity::Exact,
-        ("ex2" | "rcp" | "rsqrt" | "tanh", true) => Fidelity::Unrecorded,
+        ("rsqrt" | "lg2", true) if target == Sm::Sm90a && has("ftz") => Fidelity::Exact,
+        ("ex2" | "rcp" | "rsqrt" | "lg2" | "tanh", true) => Fidelity::Unrecorded,
         _ => Fidelity::Approximate,
     }
 }
