@@ -37,8 +37,8 @@
 //!
 //! 1. values that callers choose or read: `limits`, `options`, `schedule`, `tensor_map`, `metrics`, `report`;
 //! 2. `isa`, the instruction set: `types`, `space`, `scope`, `opcode`; arithmetic of one lane (`form`, `rounding`,
-//!    `convert`, `float16`, `sfu`, `integer`, `alu`), `fidelity`; `operation`, `asynchronous` and
-//!    `instruction`, decoded instructions; `table` and `table_async`, from names to operations;
+//!    `convert`, `float16`, `sfu`, `integer`, `alu`), `fidelity`; `operation`, `asynchronous` and `instruction`, decoded
+//!    instructions; `tensor_core`, sums of products; `table` and `table_async`, from names to operations;
 //! 3. `text`, from PTX to decoded kernels: `lex`, `syntax`, `parse`, `module`; `entry`, `names`; `decode`, `cfg`
 //!    (reconvergence of branches), `body`;
 //! 4. `state` of a launch: `memory`, `shadow`; happens-before in `clocks`, `warp_clock`, `done`, `published`; `barrier`, `mbarrier`,
@@ -69,10 +69,10 @@
 //! * Uninitialized memory may not be read. Uninitialized registers, and values computed from them, may not be stored,
 //!   branched on, used as an address or multiplied by a tensor core; compilers do compute in lanes whose results they
 //!   drop. Shared memory starts at 0x400.
-//! * Results are those of the device bit by bit, except for tensor cores (exact products, summed in f64, rounded once)
-//!   and some approximate instructions: [`fidelity`] says which. [`sfu`] computes the others as a Hopper GPU does, and
-//!   [`Approximation`] moves them within their documented error: a tolerance that holds for each choice holds on the
-//!   device.
+//! * Results are those of the device bit by bit, except for some approximate instructions and products: [`fidelity`] says
+//!   which. `isa/sfu` computes `ex2` and others as a Hopper GPU does, and [`Approximation`] moves them within their documented
+//!   error: a tolerance that holds for each choice holds on the device. Sums of tensor cores with f32 accumulators are those of
+//!   a Hopper GPU, with `.target sm_80` those published for Ampere (`isa/tensor_core.rs`). Accumulators of f16 are approximate.
 //!
 //! # Limits
 //!
@@ -82,7 +82,8 @@
 //!   each other: whoever relies on that needs values to know which came first.
 //! * Barriers of the block take whole warps: `barrier.sync` of part of a warp is reported as divergent.
 //! * Clusters have one block; multicast and remote arrivals are unknown instructions. Functions are not called (`call`
-//!   is unknown). No textures, surfaces, `.b128`, `im2col`, interleaved tensors, 8-bit floats or sparse products.
+//!   is unknown). No textures, surfaces, `.b128`, `im2col`, interleaved tensors or sparse products;
+//!   8-bit floats are multiplied, not converted.
 //! * Tiles with a swizzle are as wide as the swizzle; `wgmma` descriptors have no base offset.
 //! * Time is not modeled; [`Metrics`] counts instructions, transactions and operations.
 

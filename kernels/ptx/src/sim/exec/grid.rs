@@ -7,7 +7,7 @@
 use crate::Launch;
 use crate::sim::{
     Argument, Error, FindingKind, Module, Options, Report,
-    isa::{Operation, SPECIALS},
+    isa::{Operation, SPECIALS, TensorCore},
     limits::{Limits, ensure},
     metrics::{Metrics, Site, SiteMemory, Traffic},
     report::Findings,
@@ -60,6 +60,7 @@ impl Module {
         let mut machine = Machine {
             entry,
             launch,
+            tensor_core: TensorCore::of_target(&self.target),
             options,
             constants,
             params,

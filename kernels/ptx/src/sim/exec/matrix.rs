@@ -11,13 +11,12 @@
 //! C value i:             row g + 8·(i / 2), column 2t + i mod 2
 //! ```
 //!
-//! Products are exact and summed in f64, then rounded once: the device's own order and width of summation are not
-//! documented, so results agree with it to a few units in the last place of f32, not bit by bit.
+//! `isa::tensor_core` has the sums of floats.
 
 use crate::sim::{
     FindingKind,
-    isa::{Lane, Multiply, Space, Type, element},
-    state::{Block, Epoch, Flow, Issue, MANY, Machine, lanes},
+    isa::{Columns, Lane, Multiply, Rows, Rule, Space, Tile, Type, element, join, multiply, to_f16},
+    state::{Block, Epoch, Flow, Issue, MANY, Machine},
 };
 use half::f16;
 
@@ -98,54 +97,143 @@ impl Machine<'_> {
         Flow::Next
     }
 
-    pub(crate) fn multiply(&mut self, block: &mut Block, issue: Issue<'_>, multiply: Multiply) -> Flow {
+    pub(crate) fn multiply(&mut self, block: &mut Block, issue: Issue<'_>, shape: Multiply) -> Flow {
         let Issue { i, w, mask, .. } = issue;
         if !self.check_whole(block, issue) {
             return Flow::Yield;
         }
         self.check_sources(block, issue, &i.sources);
-        let Multiply { n, k, a: a_type, b: b_type, c: c_type } = multiply;
-        let [a_count, b_count, c_count] = multiply.registers();
-        let (mut a, mut b) = ([[0.0_f64; 32]; 16], [[0.0_f64; 32]; 8]);
-        let e = if a_type == Type::Tf32 { 1 } else { (32 / a_type.bits()) as usize };
-        for (r, slot) in i.sources[..a_count].iter().enumerate() {
-            for (lane, bits) in self.value(block, w, *slot).iter().enumerate() {
-                let (g, t) = (lane / 4, lane % 4);
-                for v in 0..e {
-                    a[g + 8 * (r % 2)][t * e + v + 4 * e * (r / 2)] = element(*bits, v, a_type);
-                }
-            }
-        }
-        for (r, slot) in i.sources[a_count..][..b_count].iter().enumerate() {
-            for (lane, bits) in self.value(block, w, *slot).iter().enumerate() {
-                let (g, t) = (lane / 4, lane % 4);
-                for v in 0..e {
-                    b[g][t * e + v + 4 * e * r] = element(*bits, v, b_type);
-                }
-            }
-        }
-        let c: Vec<[u64; 32]> =
-            i.sources[a_count + b_count..].iter().map(|slot| *self.value(block, w, *slot)).collect();
-        let mut d = vec![[0_u64; 32]; c_count];
-        for lane in lanes(mask) {
-            let (g, t) = (lane / 4, lane % 4);
-            for v in 0..4 {
-                let (row, column) = (&a[g + 8 * (v / 2)], &b[2 * t + v % 2]);
-                let sum: f64 = row[..k].iter().zip(&column[..k]).map(|(x, y)| x * y).sum();
-                match c_type {
-                    Type::F32 => d[v][lane] = ((sum + f64::from(f32::of(c[v][lane]))) as f32).bits(),
-                    Type::F16 => {
-                        let before = f16::of(c[v / 2][lane] >> (16 * (v % 2)) & 0xFFFF).to_f64();
-                        d[v / 2][lane] |= f16::from_f64(sum + before).bits() << (16 * (v % 2));
-                    }
-                    _ => d[v][lane] = (i32::of(c[v][lane])).wrapping_add(sum as i32).bits(),
-                }
-            }
-        }
-        for (slot, values) in i.destinations.iter().zip(&d) {
+        let [a_count, b_count, _] = shape.registers();
+        let (a, rest) = i.sources.split_at(a_count);
+        let (b, c) = rest.split_at(b_count);
+        let values = match shape.c {
+            Type::S32 => self.sum_integers(block, w, shape, [a, b, c]),
+            _ if shape.a.is_float8() => self.sum_floats8(block, w, shape, [a, b, c]),
+            _ => self.sum_floats(block, w, shape, [a, b, c]),
+        };
+        for (slot, values) in i.destinations.iter().zip(&values) {
             self.set(block, w, *slot, mask, values);
         }
-        self.metrics.tensor_flops += 2 * 16 * (n * k) as u64;
+        self.metrics.tensor_flops += 2 * 16 * (shape.n * shape.k) as u64;
         Flow::Next
     }
+
+    fn sum_floats(&self, block: &Block, w: usize, shape: Multiply, [a, b, c]: [&[u32]; 3]) -> [[u64; 32]; 4] {
+        let (mut rows, mut columns) = ([[0; 16]; 16], [[0; 8]; 16]);
+        self.each_of_a(block, w, a, shape.a, |row, k, bits| rows[row][k] = bits);
+        self.each_of_b(block, w, b, shape.b, |k, column, bits| columns[k][column] = bits);
+        let (rows, columns) = (Rows::of(&rows, shape.a), Columns::of(&columns, shape.b));
+        let mut tile = self.accumulators(block, w, c, shape.c);
+        multiply(Rule::mma(self.tensor_core, shape.a), shape.k, &rows, &columns, &mut tile);
+        registers(&tile, shape.c)
+    }
+
+    /// Elements of 8 bits, which `mma` multiplies as f16: first the even pairs, then the odd ones. C is added to their sum.
+    fn sum_floats8(&self, block: &Block, w: usize, shape: Multiply, [a, b, c]: [&[u32]; 3]) -> [[u64; 32]; 4] {
+        let (mut rows, mut columns) = ([[0; 32]; 16], [[0; 8]; 32]);
+        let at = |k: usize| k / 2 % 2 * 16 + k / 4 * 2 + k % 2;
+        self.each_of_a(block, w, a, shape.a, |row, k, bits| rows[row][at(k)] = to_f16(bits, shape.a));
+        self.each_of_b(block, w, b, shape.b, |k, column, bits| columns[at(k)][column] = to_f16(bits, shape.b));
+        let (rows, columns) = (Rows::of(&rows, Type::F16), Columns::of(&columns, Type::F16));
+        let mut sums = Tile::default();
+        multiply(Rule::mma(self.tensor_core, Type::F16), shape.k, &rows, &columns, &mut sums);
+        let mut tile = self.accumulators(block, w, c, shape.c);
+        tile.iter_mut().flatten().zip(sums.iter().flatten()).for_each(|(c, sum)| *c += sum);
+        registers(&tile, shape.c)
+    }
+
+    fn sum_integers(&self, block: &Block, w: usize, shape: Multiply, [a, b, c]: [&[u32]; 3]) -> [[u64; 32]; 4] {
+        let integer = |bits: u32, ty| if ty == Type::S8 { i32::from(bits as i8) } else { bits as i32 };
+        let (mut rows, mut columns) = ([[0; 32]; 16], [[0; 32]; 8]);
+        self.each_of_a(block, w, a, shape.a, |row, k, bits| rows[row][k] = integer(bits, shape.a));
+        self.each_of_b(block, w, b, shape.b, |k, column, bits| columns[column][k] = integer(bits, shape.b));
+        std::array::from_fn(|v| {
+            let before = self.value(block, w, c[v]);
+            std::array::from_fn(|lane| {
+                let (row, column) = place(lane, v);
+                let sum: i32 = rows[row].iter().zip(&columns[column]).map(|(x, y)| x * y).sum();
+                i32::of(before[lane]).wrapping_add(sum).bits()
+            })
+        })
+    }
+
+    /// Row, place along K and bits of the elements of A in registers.
+    #[inline]
+    pub(crate) fn each_of_a(
+        &self,
+        block: &Block,
+        w: usize,
+        slots: &[u32],
+        ty: Type,
+        mut to: impl FnMut(usize, usize, u32),
+    ) {
+        for (r, slot) in slots.iter().enumerate() {
+            each(self.value(block, w, *slot), ty, r / 2, |g, k, bits| to(g + 8 * (r % 2), k, bits));
+        }
+    }
+
+    /// Place along K, column and bits of the elements of B in registers.
+    #[inline]
+    fn each_of_b(&self, block: &Block, w: usize, slots: &[u32], ty: Type, mut to: impl FnMut(usize, usize, u32)) {
+        for (r, slot) in slots.iter().enumerate() {
+            each(self.value(block, w, *slot), ty, r, |g, k, bits| to(k, g, bits));
+        }
+    }
+
+    /// The elements of C in registers, f32 or f16.
+    pub(crate) fn accumulators(&self, block: &Block, w: usize, slots: &[u32], ty: Type) -> Tile {
+        let mut tile = [[0.0; 8]; 16];
+        for v in 0..4 {
+            let per = 4 / slots.len();
+            for (lane, held) in self.value(block, w, slots[v / per]).iter().enumerate() {
+                let (row, column) = place(lane, v);
+                let bits = element(*held, v % per, ty.bits());
+                tile[row][column] =
+                    if ty == Type::F16 { f16::from_bits(bits as u16).to_f32() } else { f32::from_bits(bits) };
+            }
+        }
+        tile
+    }
+}
+
+/// g, place along K and bits of the elements of the register `r` of those along K.
+#[inline]
+fn each(held: &[u64; 32], ty: Type, r: usize, to: impl FnMut(usize, usize, u32)) {
+    match ty.bits() {
+        8 => each_of::<4>(held, r, to),
+        16 => each_of::<2>(held, r, to),
+        _ => each_of::<1>(held, r, to),
+    }
+}
+
+/// [`each`] for E elements in a register.
+#[inline]
+fn each_of<const E: usize>(held: &[u64; 32], r: usize, mut to: impl FnMut(usize, usize, u32)) {
+    for (lane, held) in held.iter().enumerate() {
+        for v in 0..E {
+            to(lane / 4, lane % 4 * E + v + 4 * E * r, element(*held, v, 32 / E as u32));
+        }
+    }
+}
+
+/// Row and column of value `v` of a lane's accumulators.
+fn place(lane: usize, v: usize) -> (usize, usize) {
+    (lane / 4 + 8 * (v / 2), 2 * (lane % 4) + v % 2)
+}
+
+/// The registers of accumulators, four of f32 or two of f16.
+pub(crate) fn registers(tile: &Tile, ty: Type) -> [[u64; 32]; 4] {
+    let mut values = [[0; 32]; 4];
+    for (v, values) in values.iter_mut().enumerate() {
+        for (lane, held) in values.iter_mut().enumerate() {
+            let (row, column) = place(lane, v);
+            *held = tile[row][column].bits();
+        }
+    }
+    if ty == Type::F16 {
+        let [a, b, c, d] = values.map(|held| held.map(|bits| f16::from_f32(f32::of(bits))));
+        let pairs = |low: [f16; 32], high: [f16; 32]| std::array::from_fn(|lane| join([low[lane], high[lane]]));
+        values = [pairs(a, b), pairs(c, d), [0; 32], [0; 32]];
+    }
+    values
 }

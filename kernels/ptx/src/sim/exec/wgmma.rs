@@ -1,7 +1,7 @@
 //! `wgmma`: products of 64 × N × 32 bytes by the four warps of a warpgroup, executed by the asynchronous proxy.
 //!
 //! Warp i of the group makes rows 16i … 16i + 15 of D from the same rows of A and all of B, so each warp's part is
-//! executed for itself. With g = lane / 4 and t = lane mod 4, register 4j + v of f32 accumulators is row g + 8·(v / 2),
+//! executed for itself, 8 columns at a time. With g = lane / 4 and t = lane mod 4, register 4j + v of f32 accumulators is row g + 8·(v / 2),
 //! column 8j + 2t + v mod 2; A in registers is laid out as in `mma.m16n8k16`.
 //!
 //! A matrix in shared memory is described by start, two offsets and a swizzle, all in units of 16 bytes. With T values
@@ -20,13 +20,13 @@
 //! access to a register and a product that uses it; registers of a product are left alone until a wait covers it;
 //! shared memory that it reads was ordered before, and fenced where it was written through the generic proxy.
 
+use super::matrix::registers;
 use crate::sim::{
     FindingKind,
-    isa::{CONSTANT, Lane, Product, SHARED_BASE, Space, Type, element, word},
+    isa::{CONSTANT, Columns, Product, Rows, Rule, SHARED_BASE, Space, Tile, Type, element, multiply, word},
     schedule::Completion,
     state::{A, ALL, ASYNC, Block, Epoch, Flow, Issue, Machine, Matrix, Pending, SHARED, Spot, Thread, remember},
 };
-use half::f16;
 use std::{cell::Cell, ops::Range};
 
 impl Machine<'_> {
@@ -237,59 +237,73 @@ impl Machine<'_> {
     }
 
     fn execute_product(&mut self, block: &mut Block, w: usize, at: usize) {
-        let pending = &block.warps[w].products.pending[at];
-        let Pending { pc, product, a, b, accumulates, negated, .. } = *pending;
+        if block.warps[w].products.pending[at].product.k() > 16 {
+            self.execute_product_of::<32>(block, w, at);
+        } else {
+            self.execute_product_of::<16>(block, w, at);
+        }
+    }
+
+    /// A product of at most D elements along K.
+    fn execute_product_of<const D: usize>(&mut self, block: &mut Block, w: usize, at: usize) {
+        let Pending { pc, product, a, b, accumulates, negated, .. } = block.warps[w].products.pending[at];
         let i = &self.entry.code[pc];
-        let (n, k, ty) = (product.n, product.k(), product.input);
-        let bytes = u64::from(ty.bits() / 8);
-        let value = |block: &Block, matrix: Matrix, r: usize, k: usize| {
-            let at = matrix.address(r as u64, k as u64, bytes).wrapping_sub(SHARED_BASE) as usize;
-            let found = block.shared.bytes.get(at..at.saturating_add(bytes as usize));
-            element(word(found.unwrap_or(&[0xFF; 8][..bytes as usize])), 0, ty)
-        };
-        let mut rows = [[0.0_f64; 16]; 16];
+        let ty = product.input;
+        let mut bits = [[0; D]; 16];
         match a {
             A::Shared(matrix) => {
-                for (r, row) in rows.iter_mut().enumerate() {
-                    (0..k).for_each(|k| row[k] = value(block, matrix, 16 * (w % 4) + r, k));
-                }
+                let first = 16 * (w % 4);
+                each_of_matrix(block, matrix, product, first..first + 16, |r, k, held| bits[r - first][k] = held);
             }
-            A::Registers => {
-                let e = if bytes == 2 { 2 } else { 1 };
-                for (r, slot) in i.sources[..4].iter().enumerate() {
-                    for (lane, bits) in self.value(block, w, *slot).iter().enumerate() {
-                        let (g, t) = (lane / 4, lane % 4);
-                        (0..e).for_each(|v| rows[g + 8 * (r % 2)][t * e + v + 4 * e * (r / 2)] = element(*bits, v, ty));
-                    }
-                }
-            }
+            A::Registers => self.each_of_a(block, w, &i.sources[..4], ty, |row, k, held| bits[row][k] = held),
         }
-        let columns: Vec<Vec<f64>> = (0..k).map(|k| (0..n).map(|c| value(block, b, c, k)).collect()).collect();
-        let mut sums = vec![vec![0.0_f64; n]; 16];
-        for (row, sums) in rows.iter().zip(&mut sums) {
-            for (x, column) in row.iter().zip(&columns) {
-                sums.iter_mut().zip(column).for_each(|(sum, y)| *sum += x * y);
-            }
+        let mut rows = Rows::of(&bits, ty);
+        if negated {
+            rows.negate();
         }
-        let sign = if negated { -1.0 } else { 1.0 };
-        let half = product.output == Type::F16;
-        for (register, slot) in i.destinations.iter().enumerate() {
-            let before = *self.value(block, w, *slot);
-            let out: [u64; 32] = std::array::from_fn(|lane| {
-                let (g, t) = (lane / 4, lane % 4);
-                let sum = |v: usize, j: usize| sign * sums[g + 8 * (v / 2)][8 * j + 2 * t + v % 2];
-                if !half {
-                    let old = if accumulates { f64::from(f32::of(before[lane])) } else { 0.0 };
-                    return ((sum(register % 4, register / 4) + old) as f32).bits();
-                }
-                let part = |v: usize| {
-                    let old = if accumulates { f16::of(before[lane] >> (16 * v) & 0xFFFF).to_f64() } else { 0.0 };
-                    f16::from_f64(sum(2 * (register % 2) + v, register / 2) + old).bits()
-                };
-                part(0) | part(1) << 16
-            });
-            self.set(block, w, *slot, u32::MAX, &out);
+        let per = if product.output == Type::F16 { 2 } else { 4 };
+        for (j, slots) in i.destinations.chunks_exact(per).enumerate() {
+            let mut bits = [[0; 8]; D];
+            each_of_matrix(block, b, product, 8 * j..8 * j + 8, |r, k, held| bits[k][r - 8 * j] = held);
+            let mut tile = Tile::default();
+            if accumulates {
+                tile = self.accumulators(block, w, slots, product.output);
+            }
+            multiply(Rule::wgmma(ty), product.k(), &rows, &Columns::of(&bits, ty), &mut tile);
+            for (slot, values) in slots.iter().zip(&registers(&tile, product.output)) {
+                self.set(block, w, *slot, u32::MAX, values);
+            }
         }
         block.warps[w].products.pending[at].executed = true;
+    }
+}
+
+/// Row (of A, or column of B), place along K and bits of the elements of a matrix in shared memory, for eight or sixteen
+/// rows. Bytes outside of it are ones.
+fn each_of_matrix(
+    block: &Block,
+    matrix: Matrix,
+    product: Product,
+    rows: Range<usize>,
+    mut to: impl FnMut(usize, usize, u32),
+) {
+    let bits = product.input.bits();
+    // Elements of 16 bytes, which are contiguous along K or along the rows.
+    let t = 128 / bits as usize;
+    let (outer, inner) = if matrix.transposed { (0..product.k(), rows) } else { (rows, 0..product.k()) };
+    for o in outer {
+        for p in inner.clone().step_by(t) {
+            let (r, k) = if matrix.transposed { (p, o) } else { (o, p) };
+            let at = matrix.address(r as u64, k as u64, u64::from(bits / 8)).wrapping_sub(SHARED_BASE) as usize;
+            let bytes = block.shared.bytes.get(at..at.saturating_add(16)).unwrap_or(&[0xFF; 16]);
+            for (half, bytes) in bytes.chunks_exact(8).enumerate() {
+                let held = word(bytes);
+                for v in 0..t / 2 {
+                    let at = half * t / 2 + v;
+                    let (r, k) = if matrix.transposed { (r + at, k) } else { (r, k + at) };
+                    to(r, k, element(held, v, bits));
+                }
+            }
+        }
     }
 }

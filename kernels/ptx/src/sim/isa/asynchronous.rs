@@ -69,7 +69,7 @@ pub(crate) struct Bulk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Product {
     pub(crate) n: usize,
-    /// bf16, f16 or tf32.
+    /// bf16, f16, tf32, e4m3 or e5m2.
     pub(crate) input: Type,
     /// f32 or f16.
     pub(crate) output: Type,
@@ -86,7 +86,7 @@ impl Bulk {
 impl Product {
     /// Elements along K.
     pub(crate) fn k(self) -> usize {
-        if self.input == Type::Tf32 { 8 } else { 16 }
+        256 / self.input.bits() as usize
     }
 
     /// Whether A comes from registers, by the number of sources.
@@ -97,7 +97,7 @@ impl Product {
     /// Whether the lists have as many registers as the form.
     pub(crate) fn fits(self, destinations: usize, sources: usize) -> bool {
         let wanted = if self.output == Type::F16 { self.n / 4 } else { self.n / 2 };
-        let lengths: &[usize] = if self.input == Type::Tf32 { &[5, 8] } else { &[7, 9] };
+        let lengths: &[usize] = if self.input.bits() == 16 { &[7, 9] } else { &[5, 8] };
         destinations == wanted && lengths.contains(&sources)
     }
 }

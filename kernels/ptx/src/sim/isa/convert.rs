@@ -51,7 +51,9 @@ pub(crate) fn find(opcode: &mut Opcode<'_>) -> Option<Form> {
         (false, true) => whole == Some(false),
         (true, true) => whole.is_some() || modifiers.to.bits() >= modifiers.from.bits(),
     };
-    if !sensible || matches!(modifiers.from, Type::Pred | Type::B128 | Type::F16x2 | Type::Bf16x2 | Type::Tf32) {
+    let known = !modifiers.to.is_float8() && !modifiers.from.is_float8();
+    let unknown = matches!(modifiers.from, Type::Pred | Type::B128 | Type::F16x2 | Type::Bf16x2 | Type::Tf32);
+    if !sensible || !known || unknown {
         return None;
     }
     let run = match (modifiers.to, modifiers.from) {

@@ -17,6 +17,7 @@ pub mod sfu;
 mod space;
 pub(crate) mod table;
 mod table_async;
+mod tensor_core;
 mod types;
 
 pub(crate) use asynchronous::{Arrive, Async, Bulk, Product, Wait};
@@ -29,4 +30,7 @@ pub(crate) use operation::{Access, Atomic, BarrierKind, Fence, Multiply, Operati
 pub(crate) use rounding::{Rounding, least, odd, rounded, saturated, two_sum};
 pub(crate) use scope::{MemoryFence, ProxyFence, Scope};
 pub(crate) use space::{LOCAL_BASE, SHARED_BASE, Space, base, space, space_of, window};
+#[cfg(test)]
+pub(crate) use tensor_core::Fidelity;
+pub(crate) use tensor_core::{Columns, Rows, Rule, TensorCore, Tile, multiply, to_f16};
 pub(crate) use types::{Lane, Short, Type, element, flushed, halves, join, low_bits, word};

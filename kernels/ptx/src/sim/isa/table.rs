@@ -209,6 +209,7 @@ fn multiply(opcode: &mut Opcode<'_>) -> Found {
     let k = match (a, c) {
         (Type::Bf16, Type::F32) | (Type::F16, Type::F32 | Type::F16) if a == b => [8, 16],
         (Type::Tf32, Type::F32) if a == b => [4, 8],
+        (Type::E4m3 | Type::E5m2, Type::F32) if a == b => [32, 32],
         (Type::S8 | Type::U8, Type::S32) if matches!(b, Type::S8 | Type::U8) => [16, 32],
         _ => return None,
     };

@@ -90,11 +90,15 @@ fn wgmma(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     let (n, k): (usize, usize) = (n.parse().ok()?, k.parse().ok()?);
     let product = Product { n, input: a, output: d };
     let known = a == b
-        && matches!((a, d), (Type::Bf16 | Type::Tf32, Type::F32) | (Type::F16, Type::F32 | Type::F16))
+        && match a {
+            Type::Bf16 | Type::Tf32 => d == Type::F32,
+            Type::F16 | Type::E4m3 | Type::E5m2 => matches!(d, Type::F32 | Type::F16),
+            _ => false,
+        }
         && (8..=256).contains(&n)
         && n % 8 == 0
         && k == product.k();
-    known.then_some((Async::Product(product), if a == Type::Tf32 { "DSSSSS" } else { "DSSSSSS?S" }))
+    known.then_some((Async::Product(product), if a.bits() == 16 { "DSSSSSS?S" } else { "DSSSSS" }))
 }
 
 fn bulk(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {

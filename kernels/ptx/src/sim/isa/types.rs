@@ -26,13 +26,19 @@ macro_rules! types {
 types! {
     Pred "pred" 1, B8 "b8" 8, B16 "b16" 16, #[default] B32 "b32" 32, B64 "b64" 64, B128 "b128" 128,
     U8 "u8" 8, U16 "u16" 16, U32 "u32" 32, U64 "u64" 64, S8 "s8" 8, S16 "s16" 16, S32 "s32" 32, S64 "s64" 64,
-    F16 "f16" 16, F16x2 "f16x2" 32, Bf16 "bf16" 16, Bf16x2 "bf16x2" 32, Tf32 "tf32" 32, F32 "f32" 32, F64 "f64" 64,
+    F16 "f16" 16, F16x2 "f16x2" 32, Bf16 "bf16" 16, Bf16x2 "bf16x2" 32, Tf32 "tf32" 32,
+    E4m3 "e4m3" 8, E5m2 "e5m2" 8, F32 "f32" 32, F64 "f64" 64,
 }
 
 impl Type {
     /// Whether it is two elements in one register.
     pub(crate) const fn is_pair(self) -> bool {
         matches!(self, Type::F16x2 | Type::Bf16x2)
+    }
+
+    /// Whether it is a float of 8 bits, which only tensor cores compute with.
+    pub(crate) const fn is_float8(self) -> bool {
+        matches!(self, Type::E4m3 | Type::E5m2)
     }
 
     pub(crate) const fn is_signed(self) -> bool {
@@ -131,16 +137,10 @@ pub(crate) fn flushed(value: f32) -> f32 {
     if value.is_subnormal() { 0.0f32.copysign(value) } else { value }
 }
 
-/// Value `v` of a register.
-pub(crate) fn element(bits: u64, v: usize, ty: Type) -> f64 {
-    match ty {
-        Type::Bf16 => f64::from(f32::from_bits(((bits >> (16 * v)) as u32) << 16)),
-        Type::F16 => f16::of(bits >> (16 * v) & 0xFFFF).to_f64(),
-        // The lower 13 bits are not looked at.
-        Type::Tf32 => f64::from(f32::from_bits(bits as u32 & !0x1FFF)),
-        Type::S8 => f64::from((bits >> (8 * v)) as u8 as i8),
-        _ => f64::from((bits >> (8 * v)) as u8),
-    }
+/// Bits of element `v` of a register with elements of `bits` bits.
+#[inline]
+pub(crate) fn element(register: u64, v: usize, bits: u32) -> u32 {
+    (register >> (bits * v as u32) & low_bits(bits)) as u32
 }
 
 /// The integer in up to eight bytes, the lowest first.

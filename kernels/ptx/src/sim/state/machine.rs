@@ -4,7 +4,7 @@ use super::{Block, Epoch, Issue, Memory, Published, Thread, first, lanes, timeli
 use crate::Launch;
 use crate::sim::{
     Approximation, Finding, FindingKind, Options, Other,
-    isa::{CONSTANT, SINK},
+    isa::{CONSTANT, SINK, TensorCore},
     metrics::{Metrics, Traffic},
     report::Findings,
     schedule::{Chooser, Draw},
@@ -16,6 +16,7 @@ use std::collections::HashMap;
 pub(crate) struct Machine<'a> {
     pub(crate) entry: &'a Entry,
     pub(crate) launch: Launch,
+    pub(crate) tensor_core: TensorCore,
     pub(crate) options: &'a Options,
     pub(crate) constants: Vec<[u64; 32]>,
     pub(crate) params: Vec<u8>,

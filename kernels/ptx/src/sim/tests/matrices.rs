@@ -120,3 +120,24 @@ fn mma_multiplies_what_the_fragments_hold() {
         }
     }
 }
+
+#[test]
+fn accumulators_of_f16_are_pairs() {
+    let pack = |x: f32, y: f32| u32::from(f16::from_f32(x).to_bits()) | u32::from(f16::from_f32(y).to_bits()) << 16;
+    let a = |lane: usize, r: usize| {
+        let (row, k) = (lane / 4 + 8 * (r % 2), 2 * (lane % 4) + 8 * (r / 2));
+        pack(value(row, k), value(row, k + 1))
+    };
+    let b = |lane: usize, r: usize| {
+        let k = 2 * (lane % 4) + 8 * r;
+        pack(value(k + 3, lane / 4), value(k + 4, lane / 4))
+    };
+    let form = "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16";
+    let words = product(form, &a, &b, [4, 2, 2], |i| pack(2.0 * i as f32, 2.0 * i as f32 + 1.0));
+    for (lane, i) in (0..32).flat_map(|lane| (0..4).map(move |i| (lane, i))) {
+        let (row, column) = (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2);
+        let wanted: f32 = (0..16).map(|k| value(row, k) * value(k + 3, column)).sum::<f32>() + i as f32;
+        let bits = (words[32 * (i / 2) + lane] >> (16 * (i % 2))) as u16;
+        assert_eq!(f16::from_bits(bits).to_f32(), wanted, "lane {lane}, value {i}");
+    }
+}

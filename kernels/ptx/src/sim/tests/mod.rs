@@ -14,6 +14,7 @@ mod order;
 mod products;
 mod races;
 mod scopes;
+mod tensor_cores;
 mod warps;
 
 const ONE: Launch = Launch { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0 };
