@@ -8,8 +8,8 @@
 //!
 //! where *naive* is the definition evaluated in f32 in plain loop order on the same stored elements, and the scale is
 //! the maximum of |reference|. No operation has its own epsilon. A definition is generic over [`Real`]: with f64 it is the
-//! reference, with f32 the naive implementation. For tensor cores of a GPU the greater of naive's error and that of truncated
-//! sums counts: they truncate where the simulator rounds.
+//! reference, with f32 the naive implementation. For tensor cores of a GPU, also a simulated one, the greater of naive's error
+//! and that of truncated sums counts.
 //!
 //! Outputs start as NaN ([`Guarded::poisoned`]), so that elements without a write fail; bands of marked elements around
 //! them detect writes out of bounds.

@@ -167,11 +167,6 @@ enum Backend<'a> {
 }
 
 impl GpuRunner<'_> {
-    /// False on the simulator, whose tensor cores round sums.
-    pub(crate) fn is_hardware(&self) -> bool {
-        matches!(self.backend, Backend::Hardware(_))
-    }
-
     /// The simulator with default options.
     pub fn simulator(sm: Sm) -> Self {
         Self { sm, takes_large: false, backend: Backend::Simulator { setting: Setting::default(), launched: None } }

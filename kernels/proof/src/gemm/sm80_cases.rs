@@ -71,7 +71,7 @@ impl<X: Element, Y: Element> Problem<X, Y> {
         let expected = std::cell::OnceCell::new();
         let compare = |c: &[Y], pre: &[Y]| {
             let (exact, naive) = expected.get_or_init(|| {
-                let truncates = gpu.is_hardware() && X::DTYPE != DType::F32;
+                let truncates = X::DTYPE != DType::F32;
                 let naive = if truncates { self.tensor_core_errors() } else { self.naive_errors() };
                 (self.define::<f64>(), naive)
             });
