@@ -13,15 +13,36 @@ pub enum Fidelity {
     Approximate,
 }
 
+/// Fidelity of a product on tensor cores.
+fn product(name: &str, modifiers: &str, target: Sm) -> Fidelity {
+    let shape = modifiers.split('.').find_map(|modifier| modifier.rsplit_once('k')?.1.parse::<usize>().ok());
+    let mut types = modifiers.split('.').filter_map(|modifier| match modifier {
+        "f32" | "s32" => Some((modifier, 32)),
+        "tf32" => Some((modifier, 32)),
+        "f16" | "bf16" => Some((modifier, 16)),
+        "e4m3" | "e5m2" => Some((modifier, 8)),
+        _ => None,
+    });
+    match (types.next(), types.next()) {
+        (Some(("s32", _)), _) => Fidelity::Exact,
+        (Some(("f16", _)), _) => Fidelity::Approximate,
+        // Those with half the K, and `wgmma` of tf32, follow the rule of the recorded ones.
+        (_, Some((input, bits))) => {
+            let recorded = shape.is_some_and(|k| k * bits == 256) && (name == "mma" || input != "tf32");
+            if recorded && target == Sm::Sm90a { Fidelity::Exact } else { Fidelity::Unrecorded }
+        }
+        _ => Fidelity::Approximate,
+    }
+}
+
 /// Fidelity of the results of `opcode`, an instruction's full name such as `ex2.approx.ftz.f32`, on `target`.
 ///
-/// The recordings are of an H200. `sm_80` has the same functions, unrecorded.
+/// The recordings are of an H200. On `sm_80`, functions are the same and products follow a published rule, both unrecorded.
 pub fn fidelity(opcode: &str, target: Sm) -> Fidelity {
     let (name, modifiers) = opcode.split_once('.').unwrap_or((opcode, ""));
     let has = |modifier| modifiers.split('.').any(|found| found == modifier);
-    let products = name == "mma" || name == "wgmma" && has("mma_async");
-    if products && !has("s32") {
-        return Fidelity::Approximate;
+    if name == "mma" || has("mma_async") {
+        return product(name, modifiers, target);
     }
     if !has("approx") && !has("full") {
         return Fidelity::Exact;

@@ -30,7 +30,5 @@ pub(crate) use operation::{Access, Atomic, BarrierKind, Fence, Multiply, Operati
 pub(crate) use rounding::{Rounding, least, odd, rounded, saturated, two_sum};
 pub(crate) use scope::{MemoryFence, ProxyFence, Scope};
 pub(crate) use space::{LOCAL_BASE, SHARED_BASE, Space, base, space, space_of, window};
-#[cfg(test)]
-pub(crate) use tensor_core::Fidelity;
 pub(crate) use tensor_core::{Columns, Rows, Rule, TensorCore, Tile, multiply, to_f16};
 pub(crate) use types::{Lane, Short, Type, element, flushed, halves, join, low_bits, word};

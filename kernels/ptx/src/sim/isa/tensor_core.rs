@@ -30,14 +30,14 @@
 //! | Ampere: tf32 | 24 | 4 | 24 bits | as above |
 //!
 //! Hopper has no 8-bit `mma`: the elements are converted to f16 and multiplied in two blocks from zero, the even pairs along
-//! K and then the odd ones, and C is added in f32. Sums of [`Fidelity::Approximate`] are those of f32, rounded to f16.
+//! K and then the odd ones, and C is added in f32. Sums in f16, whose rule is not known, are those of f32, rounded.
 //!
 //! Recorded: on an H200 each instruction ran on random tiles of ten kinds (normal, exponents ±10 and ±40, cancelling,
 //! subnormal, infinite and NaN, integers, large C, one large element, raw bits). F, L, the alignment and the rounding were
 //! varied until every one of 1,062,400 elements agreed. `sim/tests/tensor_cores.rs` repeats that with a sample, on which
 //! every change of the rule shows.
 
-use super::{Async, Multiply, Operation, Type};
+use super::Type;
 use half::f16;
 
 /// Added to the exponent of a product with a zero: below every exponent, so that it is never the largest.
@@ -46,35 +46,6 @@ const ZERO: i16 = -4000;
 const SPECIAL: i16 = 12_000;
 /// Exponents of finite products other than zero are between -`FINITE` and `FINITE`.
 const FINITE: i16 = 1000;
-
-/// Agreement of a product's values with those of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fidelity {
-    /// Equal to results that were recorded on the device, or integers.
-    Exact,
-    /// By a published rule, or by that of another instruction; not compared with a device.
-    Unrecorded,
-    /// In accumulators of f16, whose rule is not known.
-    Approximate,
-}
-
-impl Fidelity {
-    /// The fidelity of `mma` and `wgmma` on a generation; `None` for other operations.
-    #[cfg_attr(not(test), expect(dead_code, reason = "`simulate` does not count approximate products yet"))]
-    pub(crate) fn of(operation: &Operation, core: TensorCore) -> Option<Self> {
-        let (input, output, recorded) = match operation {
-            Operation::Multiply(Multiply { k, a, c, .. }) => (*a, *c, k * a.bits() as usize == 256),
-            Operation::Async(Async::Product(product)) => (product.input, product.output, product.input != Type::Tf32),
-            _ => return None,
-        };
-        Some(match (input, output) {
-            (_, Type::F16) => Fidelity::Approximate,
-            (Type::S8 | Type::U8, _) => Fidelity::Exact,
-            _ if recorded && core == TensorCore::Hopper => Fidelity::Exact,
-            _ => Fidelity::Unrecorded,
-        })
-    }
-}
 
 /// Generation of the tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
