@@ -118,6 +118,7 @@ plant browser 12+ "pages are 3,000 pixels wide" "pixels wide in a window" "sed -
 plant gpu 15+ "hanging and crashed cases do not change the exit code" "ended with code" "sed -i 's/HUNG | CRASHED | CUT) broken=1/NEVER) broken=1/' benches/cuda/first.sh" ".ci/gpu-rehearsal.sh"
 plant package 3 "\`ptx\` includes a file outside of its package" "README.md" "printf '\n/// Outside of the package.\npub const OUTSIDE: &str = include_str!(\"../../../README.md\");\n' >>kernels/ptx/src/lib.rs; git -c user.name=ci -c user.email=ci@localhost commit --quiet --all --message planted" ".ci/full package"
 plant package 12 "\`map\` in the loop of a kernel outside of the workspace" "call generic code" "sed -i 's/^planted = \[\]/default = [\"planted\"]\nplanted = []/' tests/own-kernel/Cargo.toml; git -c user.name=ci -c user.email=ci@localhost commit --quiet --all --message planted" ".ci/full package"
+plant hopper 15 "one unit in a coefficient of 2^x" "launches" "sed -i 's/33554435, 22713/33554436, 22713/' kernels/ptx/src/sim/isa/sfu/tables.rs" ".ci/hopper.sh"
 plant sentryward 8+ "no barrier between the warps' partial results and their sum" "FAILED" "sed -i 's/(\"\", program\.listing())/(\"\", program.listing().replace(\"bar.sync\", \"\/\/ bar.sync\"))/' kernels/proof/examples/emit_launches/main.rs" ".ci/sentryward.sh softmax"
 
 [ "${wanted[*]:-}" != --list ] || exit 0
