@@ -125,6 +125,25 @@ fn what_cannot_run_is_exit_code_two_and_says_why() {
     }
 }
 
+#[test]
+fn instructions_without_the_bits_of_the_device_are_counted_and_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let filled = x(json!({"fill": 1}));
+    let of = |instruction: &str, target: &str, more: &str| {
+        let text = DOUBLE.replace("add.f32 %f1, %f0, %f0", &format!("{instruction} %f1, %f0"));
+        simulate(folder.path(), &text.replace("sm_80", target), &filled, 8, more)
+    };
+    let exact = of("ex2.approx.ftz.f32", "sm_90a", "--fidelity exact").succeeds().stdout;
+    assert!(exact.contains("instructions of threads exact") && !exact.contains("approximate:"), "{exact}");
+    let counted = of("ex2.approx.ftz.f32", "sm_80", "--fidelity").succeeds().stdout;
+    assert!(counted.contains("8 unrecorded: ex2.approx.ftz.f32"), "{counted}");
+    let json = of("sin.approx.f32", "sm_90a", "--fidelity --json").succeeds().stdout;
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["fidelity"]["others"], json!([["sin.approx.f32", "approximate", 8]]), "{report}");
+    let expected = "`sin.approx.f32` is approximate on sm_90a and ran 8 times";
+    of("sin.approx.f32", "sm_90a", "--fidelity exact").is_wrong_usage(&[expected]);
+}
+
 /// Copies a tile of 4 x 8 floats, two rows and eight columns into a matrix of 6 x 16, to y.
 const TILE: &str = "
 .version 8.0

@@ -2,9 +2,11 @@
 
 use super::launch::{Description, Prepared};
 use crate::output::{self, results_beside_files};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use ptx::sim::{Approximation, Completion, Finding, Limits, Metrics, Module, Options, Report, Schedule, SiteMemory};
+use ptx::sim::{
+    self, Approximation, Completion, Fidelity, Finding, Limits, Metrics, Module, Options, Report, Schedule, SiteMemory,
+};
 use serde_json::{Value, json};
 use std::{
     fs::File,
@@ -43,6 +45,14 @@ enum Rounding {
     Low,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Agreement {
+    /// Count the instructions by agreement with the device
+    Count,
+    /// Also refuse a launch that ran another instruction than those with the bits of the device
+    Exact,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// PTX file, from our assembler, nvcc, Triton or by hand
@@ -62,6 +72,9 @@ pub(crate) struct Arguments {
     /// Results of approximate instructions
     #[arg(long, value_enum, default_value = "device")]
     approximation: Rounding,
+    /// Agreement of the instructions' results with the bits of an H200
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "count")]
+    fidelity: Option<Agreement>,
     /// Do not require a fence between the initialization of an mbarrier and its first asynchronous use (Triton omits it)
     #[arg(long)]
     ignore_init_fence: bool,
@@ -119,15 +132,64 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
     let report = module
         .launch(&description.entry, description.launch(), &prepared.arguments, &mut prepared.memory, &options)
         .with_context(|| arguments.file.display().to_string())?;
+    let counts = arguments.fidelity.map(|_| Counts::of(&report.metrics, &module.target));
+    if let Some(counts) = counts.as_ref().filter(|_| arguments.fidelity == Some(Agreement::Exact)) {
+        counts.expect_exact(&module.target).with_context(|| arguments.file.display().to_string())?;
+    }
     let unwritten = prepared.save(&description, folder)?;
     // The exit code reports findings even if standard output is closed.
     let mut out = results_beside_files();
     if arguments.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&as_json(&report, &unwritten))?)?;
+        let mut value = as_json(&report, &unwritten);
+        if let Some(counts) = counts {
+            value["fidelity"] = json!({ "exact": counts.exact, "others": counts.others });
+        }
+        writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
     } else {
+        if let Some(counts) = counts {
+            counts.print(&mut out)?;
+        }
         print(&mut out, &report, &unwritten)?;
     }
     Ok(report)
+}
+
+/// Instructions of threads by agreement with the device.
+struct Counts {
+    exact: u64,
+    /// Those whose results may have other bits: name, "unrecorded" or "approximate", times.
+    others: Vec<(String, &'static str, u64)>,
+}
+
+impl Counts {
+    fn of(metrics: &Metrics, target: &str) -> Self {
+        let mut counts = Self { exact: 0, others: Vec::new() };
+        for (name, &times) in metrics.instructions.iter().filter(|(_, times)| **times > 0) {
+            match sim::fidelity(name, target) {
+                Fidelity::Exact => counts.exact += times,
+                Fidelity::Unrecorded => counts.others.push((name.clone(), "unrecorded", times)),
+                Fidelity::Approximate => counts.others.push((name.clone(), "approximate", times)),
+            }
+        }
+        counts
+    }
+
+    fn expect_exact(&self, target: &str) -> Result<()> {
+        match self.others.first() {
+            None => Ok(()),
+            Some((name, what, times)) => bail!(
+                "`{name}` is {what} on {target} and ran {times} times; --fidelity exact allows instructions with the bits of the device only"
+            ),
+        }
+    }
+
+    fn print(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "fidelity         {} instructions of threads exact", self.exact)?;
+        for (name, what, times) in &self.others {
+            writeln!(out, "                 {times} {what}: {name}")?;
+        }
+        Ok(())
+    }
 }
 
 /// Reads a text of at most `most` bytes.

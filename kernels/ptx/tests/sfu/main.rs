@@ -2,8 +2,8 @@
 //! inputs, subnormal ones, and for each segment its ends and the two results that bound its coefficients most closely.
 //! `examples/sfu.rs` writes these files and compares the functions with the whole recordings.
 
+use ptx::Launch;
 use ptx::sim::{Argument, Fidelity, Memory, Module, Options, fidelity};
-use ptx::{Launch, Sm};
 
 const SAMPLES: [(&str, &[u8]); 7] = [
     ("ex2.approx.ftz.f32", include_bytes!("ex2_approx_ftz.bin")),
@@ -93,7 +93,7 @@ fn special_inputs_have_the_bits_of_the_device() {
 
 #[test]
 fn fidelity_is_of_the_instruction_and_the_target() {
-    let both = |opcode| [Sm::Sm80, Sm::Sm90a].map(|sm| fidelity(opcode, sm));
+    let both = |opcode| ["sm_80", "sm_90a"].map(|target| fidelity(opcode, target));
     for opcode in [
         "ex2.approx.ftz.f32",
         "ex2.approx.f32",

@@ -1,6 +1,6 @@
 //! Agreement of the simulator's values with a device's.
 
-use crate::Sm;
+use super::tensor_core::TensorCore;
 
 /// Agreement of an instruction's results with those of a device, with [`Approximation::Device`](crate::sim::Approximation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +14,7 @@ pub enum Fidelity {
 }
 
 /// Fidelity of a product on tensor cores.
-fn product(name: &str, modifiers: &str, target: Sm) -> Fidelity {
+fn product(name: &str, modifiers: &str, is_hopper: bool) -> Fidelity {
     let shape = modifiers.split('.').find_map(|modifier| modifier.rsplit_once('k')?.1.parse::<usize>().ok());
     let mut types = modifiers.split('.').filter_map(|modifier| match modifier {
         "f32" | "s32" => Some((modifier, 32)),
@@ -29,27 +29,28 @@ fn product(name: &str, modifiers: &str, target: Sm) -> Fidelity {
         // Those with half the K, and `wgmma` of tf32, follow the rule of the recorded ones.
         (_, Some((input, bits))) => {
             let recorded = shape.is_some_and(|k| k * bits == 256) && (name == "mma" || input != "tf32");
-            if recorded && target == Sm::Sm90a { Fidelity::Exact } else { Fidelity::Unrecorded }
+            if recorded && is_hopper { Fidelity::Exact } else { Fidelity::Unrecorded }
         }
         _ => Fidelity::Approximate,
     }
 }
 
-/// Fidelity of the results of `opcode`, an instruction's full name such as `ex2.approx.ftz.f32`, on `target`.
+/// Fidelity of the results of `opcode`, an instruction's full name such as `ex2.approx.ftz.f32`, on a [`Module::target`](crate::sim::Module::target).
 ///
-/// The recordings are of an H200. On `sm_80`, functions are the same and products follow a published rule, both unrecorded.
-pub fn fidelity(opcode: &str, target: Sm) -> Fidelity {
+/// The recordings are of an H200. On other targets, functions are the same and products follow a published rule, both unrecorded.
+pub fn fidelity(opcode: &str, target: &str) -> Fidelity {
+    let is_hopper = TensorCore::of_target(target) == TensorCore::Hopper;
     let (name, modifiers) = opcode.split_once('.').unwrap_or((opcode, ""));
     let has = |modifier| modifiers.split('.').any(|found| found == modifier);
     if name == "mma" || has("mma_async") {
-        return product(name, modifiers, target);
+        return product(name, modifiers, is_hopper);
     }
     if !has("approx") && !has("full") {
         return Fidelity::Exact;
     }
     match (name, has("f32")) {
-        ("ex2" | "rcp" | "tanh", true) if target == Sm::Sm90a => Fidelity::Exact,
-        ("rsqrt" | "lg2", true) if target == Sm::Sm90a && has("ftz") => Fidelity::Exact,
+        ("ex2" | "rcp" | "tanh", true) if is_hopper => Fidelity::Exact,
+        ("rsqrt" | "lg2", true) if is_hopper && has("ftz") => Fidelity::Exact,
         ("ex2" | "rcp" | "rsqrt" | "lg2" | "tanh", true) => Fidelity::Unrecorded,
         _ => Fidelity::Approximate,
     }
