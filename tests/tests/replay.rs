@@ -22,7 +22,7 @@ use ptx::{
 };
 use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
 
-/// What a replay did.
+/// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Replayed {
     /// Launches.

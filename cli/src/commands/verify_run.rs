@@ -1,10 +1,6 @@
 //! `albert verify`: recomputes steps of a run and compares records and parameters with those of the run.
 
-use super::{
-    plan,
-    pretrain::{inputs, tell_start},
-    with_precision,
-};
+use super::{plan, pretrain::inputs, with_precision};
 use crate::{
     output::tell,
     progress::{Progress, duration},
@@ -81,6 +77,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let parameters = parameters_after(run, &recipe, steps.end)?;
     ranks::run(&arguments.device, |worker| {
+        let ranks = worker.communicator.size();
+        ensure!(ranks == 1, "verify runs in one process, not in {ranks}: a run of several has the bits of one");
         let folder = tempfile::tempdir()?;
         recompute(recipe, run, &steps, folder.path(), worker)?;
         let records = compare_records(run, folder.path(), &steps)?;
@@ -120,6 +118,8 @@ fn recompute(mut recipe: PretrainRecipe, run: &Path, steps: &Range<u64>, folder:
     let mut mode = StartMode::New;
     if steps.start > 0 {
         let [from, to] = [run, folder].map(|run| Checkpoints::of_run(run).path(steps.start));
+        // Damage is named in the run, not in the copy.
+        Safetensors::open_checked(&from)?;
         fs::create_dir_all(to.parent().unwrap_or(folder))?;
         fs::copy(&from, &to).with_context(|| format!("{} cannot be copied", from.display()))?;
         let metrics = run.join(METRICS);
@@ -149,7 +149,6 @@ struct Watch<'a> {
 
 impl Observer<Pretraining> for Watch<'_> {
     fn started(&mut self, started: &Started<'_, PretrainDetails>) {
-        tell_start(started);
         self.progress = Progress::new("step", started.step, self.end);
     }
 

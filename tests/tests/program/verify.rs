@@ -38,7 +38,7 @@ fn a_run_is_confirmed_and_each_change_to_it_is_named() {
     world.run("verify finished --steps 0..10").succeeds().says(&["steps 0 to 10 are confirmed: 4 records"]);
     world.run("verify finished").fails_with(&["finished has no checkpoint; give the steps"]);
     world.run("verify run --steps 0..7").fails_with(&["run has no parameters after step 7; its checkpoints: 10, 5"]);
-    world.run("verify run --steps 7..10").fails_with(&["step-0000000007.safetensors cannot be copied"]);
+    world.run("verify run --steps 7..10").fails_with(&["run/checkpoints/step-0000000007.safetensors"]);
     world.run("verify run --steps 10..10").is_wrong_usage(&["the first below the second"]);
     world.run("verify data").fails_with(&["config.toml cannot be read; expected the folder of a run of pre-training"]);
 

@@ -36,7 +36,7 @@ pub struct Options {
     pub completion: Completion,
     /// Values of approximate instructions.
     pub approximation: Approximation,
-    /// Whether races and missing fences are looked for, which takes most of the time; values do not depend on it.
+    /// True to search for races and missing fences, which takes most of the time. Values do not depend on it.
     pub races: bool,
     /// Whether an mbarrier must be fenced (`fence.mbarrier_init` or `fence.proxy.async`) between its initialization and
     /// the first asynchronous operation on it. The manual requires it; Triton omits it.

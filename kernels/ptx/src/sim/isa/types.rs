@@ -36,7 +36,7 @@ impl Type {
         matches!(self, Type::F16x2 | Type::Bf16x2)
     }
 
-    /// Whether it is a float of 8 bits, which only tensor cores compute with.
+    /// True for floats of 8 bits, which only tensor cores compute with.
     pub(crate) const fn is_float8(self) -> bool {
         matches!(self, Type::E4m3 | Type::E5m2)
     }

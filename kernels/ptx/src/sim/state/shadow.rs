@@ -27,13 +27,14 @@ const PAGE: usize = 4096;
 pub(crate) struct Shadow {
     pages: Vec<Option<Page>>,
     bytes: usize,
-    /// Timelines of a block, which separate its accesses from those of others; 0 if nothing is recorded.
+    /// Timelines of a block, which separate its accesses from those of others. With 0, accesses are not recorded.
     timelines: u32,
     /// Sets of readers: a reader and the position of the rest, or [`END`]. They never change, so that cells share them.
     sets: Vec<(Epoch, u32)>,
     /// The last step from one state of readers by a reader to the next: neighboring cells take the same.
     step: Option<(Epoch, Epoch, Epoch)>,
-    /// Steps from sets: cells with the same readers share a set, however they are spread.
+    /// Steps from sets: cells with the same readers share a set, however they are spread. An earlier step stays valid: a reader
+    /// learns more in time, so the set has one reader too many at most, which is known to all that know the later one.
     steps: HashMap<(Epoch, Epoch), Epoch>,
 }
 
