@@ -20,7 +20,7 @@ use albert::{
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use engine::profile::Peak;
+use engine::{Device, Precision, profile::Peak};
 use measure::{clock::processor_time, memory};
 use serde_json::json;
 use std::{
@@ -44,8 +44,8 @@ pub(crate) const DRY_RUN: Extent =
 const LONG_MICRO_BATCH: f64 = 1.5;
 /// Share of the peak that products of a training step are expected to reach, for the decision on short micro-batches alone.
 const EXPECTED_SHARE: f64 = 0.4;
-/// Floating-point operations per second of a simulated GPU.
-const SIMULATED: f64 = 1e8;
+/// Floating-point operations per second of a simulated GPU in f32, and in bf16, on tensor cores.
+const SIMULATED: [f64; 2] = [3e7, 1.5e8];
 
 /// The flags of a dry run.
 #[derive(Clone, Copy, Debug, Args)]
@@ -321,13 +321,14 @@ pub(crate) fn is_long(config: &AlbertConfig, tokens: usize, longest: usize, peak
     peak.is_some_and(|peak| flops > LONG_MICRO_BATCH * EXPECTED_SHARE * peak.flops)
 }
 
-/// Seconds of a training step on a device with this peak; without one, on a simulated GPU.
-pub(crate) fn seconds_of_step(recipe: &PretrainRecipe, peak: Option<Peak>) -> f64 {
+/// Seconds of a training step; a device without a peak is a simulated GPU.
+pub(crate) fn seconds_of_step(recipe: &PretrainRecipe, device: &Device) -> f64 {
     let sequence_length = recipe.data.instances.max_sequence_length;
     let sequences = recipe.data.batch.sequences_per_step;
     let workload = Workload { sequences, sequence_length, masked_per_sequence: sequence_length / 8 };
     let flops = Flops::training(&recipe.model, &workload, Recompute::Cheap);
-    flops / peak.map_or(SIMULATED, |peak| EXPECTED_SHARE * peak.flops)
+    let is_bf16 = recipe.compute.precision.on(device) == Precision::Bf16;
+    flops / device.peak().map_or(SIMULATED[usize::from(is_bf16)], |peak| EXPECTED_SHARE * peak.flops)
 }
 
 /// Bytes that this process may use: free memory, and the limit of its control group if that is less.

@@ -79,6 +79,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ranks::run(&arguments.device, |worker| {
         let ranks = worker.communicator.size();
         ensure!(ranks == 1, "verify runs in one process, not in {ranks}: a run of several has the bits of one");
+        if let Some(gpu) = worker.device.gpu() {
+            gpu.skip_race_search();
+        }
         let folder = tempfile::tempdir()?;
         recompute(recipe, run, &steps, folder.path(), worker)?;
         let records = compare_records(run, folder.path(), &steps)?;
@@ -128,7 +131,7 @@ fn recompute(mut recipe: PretrainRecipe, run: &Path, steps: &Range<u64>, folder:
     }
     let sources = inputs(&recipe)?;
     recipe.compute = with_precision(&recipe.compute, &worker.device, folder);
-    let seconds = plan::seconds_of_step(&recipe, worker.device.peak());
+    let seconds = plan::seconds_of_step(&recipe, &worker.device);
     tell!("a step takes about {}; steps to recompute: {}", duration(seconds), steps.end - steps.start);
     let stop = AtomicBool::new(false);
     let mut watch = Watch { end: steps.end, stop: &stop, progress: Progress::idle() };

@@ -196,6 +196,9 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// True if only libraries made for the simulator can use the stream and the memory.
     fn is_simulated(&self) -> bool;
 
+    /// Ends the search for races of a simulated GPU, which takes most of its time; its values stay the same.
+    fn skip_race_search(&self) {}
+
     /// Makes the device current on this thread and returns the handle of the stream, for a library that adds work to it. A
     /// simulated device has the address of an `AtomicU64` as its handle: the library adds 1 for each piece of work, and
     /// subtracts it when the work is done.

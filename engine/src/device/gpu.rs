@@ -91,6 +91,11 @@ impl Gpu {
         *lock(&self.0.graphs) = graphs;
     }
 
+    /// Has a simulated GPU compute values only, without the search for races, which takes most of its time.
+    pub fn skip_race_search(&self) {
+        self.0.driver.skip_race_search();
+    }
+
     /// Counts of recorded steps.
     pub fn graph_report(&self) -> GraphReport {
         lock(&self.0.recorder).report()

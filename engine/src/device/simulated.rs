@@ -32,6 +32,7 @@ struct State {
     memory: Memory,
     /// Modules, each with its entry.
     loaded: Vec<(Module, String)>,
+    options: Options,
 }
 
 impl SimulatedDriver {
@@ -47,7 +48,7 @@ impl SimulatedDriver {
             bandwidth: 0,
             driver: (13, 0),
         };
-        let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new() });
+        let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new(), options: Options::default() });
         Self { info, state, graphs: Mutex::default(), library_work: Box::default() }
     }
 
@@ -171,12 +172,11 @@ impl Driver for SimulatedDriver {
                 Argument::TensorMap(map) => sim::Argument::TensorMap(map.into()),
             })
             .collect();
-        let State { memory, loaded } = &mut *self.state();
+        let State { memory, loaded, options } = &mut *self.state();
         let (module, entry) = loaded.get(function.0).ok_or_else(foreign)?;
         let refused = |reason: String| DriverError::Kernel { entry: entry.clone(), reason };
-        let report = module
-            .launch(entry, launch, &arguments, memory, &Options::default())
-            .map_err(|error| refused(error.to_string()))?;
+        let report =
+            module.launch(entry, launch, &arguments, memory, options).map_err(|error| refused(error.to_string()))?;
         report.clean().map(|_| ()).map_err(refused)
     }
 
@@ -194,6 +194,10 @@ impl Driver for SimulatedDriver {
 
     fn is_simulated(&self) -> bool {
         true
+    }
+
+    fn skip_race_search(&self) {
+        self.state().options.races = false;
     }
 
     fn stream(&self) -> Result<usize, DriverError> {
@@ -244,6 +248,25 @@ mod tests {
         let mut seen = [0; 8];
         driver.copy_out(&mut seen, at(40)).unwrap();
         assert_eq!(seen, [5; 8]);
+    }
+
+    #[test]
+    fn races_are_searched_unless_the_search_is_skipped() {
+        let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry race(.param .u64 x)\n{\n\
+                    .reg .u64 %rd<1>;\nld.param.u64 %rd0, [x];\nst.global.u32 [%rd0], 7;\nret;\n}\n";
+        let driver = SimulatedDriver::new((8, 0));
+        let function = driver.load(text, "race").unwrap();
+        let memory = driver.allocate(4).unwrap();
+        let run = || {
+            let launch = Launch { grid: [1; 3], block: [2, 1, 1], shared_bytes: 0 };
+            driver.launch(function, launch, &[Argument::Address(memory)])
+        };
+        assert!(run().unwrap_err().to_string().contains("race"));
+        driver.skip_race_search();
+        run().unwrap();
+        let mut seen = [0; 4];
+        driver.copy_out(&mut seen, memory).unwrap();
+        assert_eq!(seen, [7, 0, 0, 0]);
     }
 
     #[test]

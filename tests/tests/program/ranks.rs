@@ -95,6 +95,8 @@ fn ranks_under_every_launcher_write_the_files_of_one_process() {
             let what = format!("{ranks} ranks under {}, {script}", launcher.command);
             assert_same_run(&world.path("one"), &world.path(&run), &what);
         }
+        let verify = ["verify", "--steps", "0..15", &world.text_path("one")].map(str::to_owned);
+        launcher.run(2, &verify).fails_with(&["verify runs in one process, not in 2"]);
     }
 }
 

@@ -74,3 +74,32 @@ fn a_run_is_confirmed_and_each_change_to_it_is_named() {
     world.run("verify run").fails_with(&["step-0000000005.safetensors"]);
     world.run("verify run --steps 0..10").fails_with(&["step 3: ", "in metrics.jsonl, and", "recomputed"]);
 }
+
+/// A run that an H200 made on 2026-11-27: two steps in bf16, and an evaluation. As long as kernels have the bits of that day.
+#[test]
+#[ignore = "a minute; .ci/hopper.sh"]
+fn a_run_of_a_gpu_is_confirmed_and_each_change_to_it_is_named() {
+    const DENSE: &str = "albert.encoder.embedding_hidden_mapping_in.weight";
+    let world = World::of_text("");
+    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/hopper"), &world.path(""));
+    let verify = || world.run("verify run --steps 0..2 --device cuda-sim:90");
+    verify().succeeds().says(&["steps 0 to 2 are confirmed: 3 records and 330770 values"]);
+
+    let model = world.path("run/last/model.safetensors");
+    let recorded = fs::read(&model).unwrap();
+    flip(&model, DENSE);
+    verify().fails_with(&["step 2: ", &format!("element 5 of {DENSE}"), "; 1 of 330770 values differ"]);
+    fs::write(&model, recorded).unwrap();
+
+    let metrics = world.path("run/metrics.jsonl");
+    let text = fs::read_to_string(&metrics).unwrap();
+    fs::write(&metrics, text.replace("6.907575745331614", "6.907575745331615")).unwrap();
+    verify().fails_with(&["step 2: mlm_loss is 6.907575745331615 in metrics.jsonl, and 6.907575745331614 recomputed"]);
+    fs::write(&metrics, text).unwrap();
+
+    // Another order of the batches.
+    let config = world.path("run/config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replacen("seed = 12345", "seed = 12346", 1)).unwrap();
+    verify().fails_with(&["step 1: ", "in metrics.jsonl, and", "recomputed"]);
+}

@@ -5,10 +5,12 @@ use crate::output::{self, results_beside_files};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use ptx::sim::{
-    self, Approximation, Completion, Fidelity, Finding, Limits, Metrics, Module, Options, Report, Schedule, SiteMemory,
+    self, Approximation, Completion, Fidelity, Finding, Limits, Metrics, Module, Options, Place, Reach, Report,
+    Schedule, SiteMemory,
 };
 use serde_json::{Value, json};
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{Read, Write},
     path::{Path, PathBuf},
@@ -73,7 +75,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value = "device")]
     approximation: Rounding,
     /// Agreement of the instructions' results with the bits of an H200
-    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "count")]
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "count", conflicts_with = "approximation")]
     fidelity: Option<Agreement>,
     /// Do not require a fence between the initialization of an mbarrier and its first asynchronous use (Triton omits it)
     #[arg(long)]
@@ -132,22 +134,22 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
     let report = module
         .launch(&description.entry, description.launch(), &prepared.arguments, &mut prepared.memory, &options)
         .with_context(|| arguments.file.display().to_string())?;
-    let counts = arguments.fidelity.map(|_| Counts::of(&report.metrics, &module.target));
-    if let Some(counts) = counts.as_ref().filter(|_| arguments.fidelity == Some(Agreement::Exact)) {
-        counts.expect_exact(&module.target).with_context(|| arguments.file.display().to_string())?;
+    let agreement = arguments.fidelity.map(|_| Agreed::of(&report.metrics, &module, &description.entry)).transpose()?;
+    if let Some(agreed) = agreement.as_ref().filter(|_| arguments.fidelity == Some(Agreement::Exact)) {
+        agreed.expect_exact(&module.target).with_context(|| arguments.file.display().to_string())?;
     }
     let unwritten = prepared.save(&description, folder)?;
     // The exit code reports findings even if standard output is closed.
     let mut out = results_beside_files();
     if arguments.json {
         let mut value = as_json(&report, &unwritten);
-        if let Some(counts) = counts {
-            value["fidelity"] = json!({ "exact": counts.exact, "others": counts.others });
+        if let Some(agreed) = agreement {
+            value["fidelity"] = agreed.as_json();
         }
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
     } else {
-        if let Some(counts) = counts {
-            counts.print(&mut out)?;
+        if let Some(agreed) = agreement {
+            agreed.print(&mut out)?;
         }
         print(&mut out, &report, &unwritten)?;
     }
@@ -155,23 +157,27 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
 }
 
 /// Instructions of threads by agreement with the device.
-struct Counts {
+struct Agreed {
     exact: u64,
     /// Those whose results may have other bits: name, "unrecorded" or "approximate", times.
     others: Vec<(String, &'static str, u64)>,
+    /// What these results may reach: "branch", "address", "output", and the first place of it.
+    reach: [(&'static str, Option<Place>); 3],
 }
 
-impl Counts {
-    fn of(metrics: &Metrics, target: &str) -> Self {
-        let mut counts = Self { exact: 0, others: Vec::new() };
+impl Agreed {
+    fn of(metrics: &Metrics, module: &Module, entry: &str) -> Result<Self> {
+        let Reach { branch, address, output } = module.reach(entry)?;
+        let reach = [("branch", branch), ("address", address), ("output", output)];
+        let mut agreed = Self { exact: 0, others: Vec::new(), reach };
         for (name, &times) in metrics.instructions.iter().filter(|(_, times)| **times > 0) {
-            match sim::fidelity(name, target) {
-                Fidelity::Exact => counts.exact += times,
-                Fidelity::Unrecorded => counts.others.push((name.clone(), "unrecorded", times)),
-                Fidelity::Approximate => counts.others.push((name.clone(), "approximate", times)),
+            match sim::fidelity(name, &module.target) {
+                Fidelity::Exact => agreed.exact += times,
+                Fidelity::Unrecorded => agreed.others.push((name.clone(), "unrecorded", times)),
+                Fidelity::Approximate => agreed.others.push((name.clone(), "approximate", times)),
             }
         }
-        counts
+        Ok(agreed)
     }
 
     fn expect_exact(&self, target: &str) -> Result<()> {
@@ -183,10 +189,22 @@ impl Counts {
         }
     }
 
+    fn as_json(&self) -> Value {
+        let places = self.reach.iter().map(|(what, place)| (*what, place.as_ref().map(Place::to_string)));
+        let reach: BTreeMap<&str, Option<String>> = places.collect();
+        json!({ "exact": self.exact, "others": self.others, "reach": reach })
+    }
+
     fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(out, "fidelity         {} instructions of threads exact", self.exact)?;
         for (name, what, times) in &self.others {
             writeln!(out, "                 {times} {what}: {name}")?;
+        }
+        for (what, place) in &self.reach {
+            match place {
+                Some(place) => writeln!(out, "                 may change the {what} at {place}")?,
+                None => writeln!(out, "                 cannot change any {what}")?,
+            }
         }
         Ok(())
     }

@@ -40,7 +40,7 @@
 //!    `convert`, `float16`, `sfu`, `integer`, `alu`), `fidelity`; `operation`, `asynchronous` and `instruction`, decoded
 //!    instructions; `tensor_core`, sums of products; `table` and `table_async`, from names to operations;
 //! 3. `text`, from PTX to decoded kernels: `lex`, `syntax`, `parse`, `module`; `entry`, `names`; `decode`, `cfg`
-//!    (reconvergence of branches), `body`;
+//!    (reconvergence of branches), `body`, `reach` (inexact values);
 //! 4. `state` of a launch: `memory`, `shadow`; happens-before in `clocks`, `warp_clock`, `done`, `published`; `barrier`, `mbarrier`,
 //!    `copy`, `bulk`, `products`, for which threads wait; `lanes`, `warp`, `block`, `machine`;
 //! 5. `exec`, effects of instructions on that state: `grid` runs blocks and warps, `dispatch` selects the operation,
@@ -110,7 +110,7 @@ pub use report::{Finding, FindingKind, Other, Report};
 pub use schedule::{Completion, Schedule};
 pub use state::{Memory, Touched};
 pub use tensor_map::{Swizzle, TensorMap, TensorType};
-pub use text::Module;
+pub use text::{Module, Reach};
 
 /// Location in the text, and in the source where the text has `.loc`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use crate::Launch;
 mod assembler;
 mod copies;
 mod faults;
+mod fidelity;
 mod hopper;
 mod instructions;
 mod limits;

@@ -8,6 +8,7 @@ mod lex;
 mod module;
 mod names;
 mod parse;
+mod reach;
 mod syntax;
 
 pub(crate) use decode::Decoded;
@@ -17,4 +18,5 @@ pub use module::Module;
 pub(crate) use module::{ModuleShared, Outline, Variable};
 pub(crate) use names::{Names, Symbol};
 pub(crate) use parse::Parser;
+pub use reach::Reach;
 pub(crate) use syntax::{Operand, Statement};
