@@ -9,7 +9,7 @@ use super::{
     graph::{Executable, GraphCache},
 };
 use ptx::{
-    Launch,
+    Launch, Sm,
     sim::{self, Memory, Module, Options},
 };
 use std::sync::{
@@ -48,7 +48,9 @@ impl SimulatedDriver {
             bandwidth: 0,
             driver: (13, 0),
         };
-        let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new(), options: Options::default() });
+        // A program for sm_80 multiplies on the tensor cores of this GPU.
+        let options = Options { gpu: Some(if major >= 9 { Sm::Sm90a } else { Sm::Sm80 }), ..Options::default() };
+        let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new(), options });
         Self { info, state, graphs: Mutex::default(), library_work: Box::default() }
     }
 

@@ -72,7 +72,7 @@
 //! * Results are those of the device bit by bit, except for some approximate instructions and products: [`fidelity`] says
 //!   which. `isa/sfu` computes `ex2` and others as a Hopper GPU does, and [`Approximation`] moves them within their documented
 //!   error: a tolerance that holds for each choice holds on the device. Sums of tensor cores with f32 accumulators are those of
-//!   a Hopper GPU, with `.target sm_80` those published for Ampere (`isa/tensor_core.rs`). Accumulators of f16 are approximate.
+//!   a Hopper GPU, with `.target sm_80` or [`Options::gpu`] those published for Ampere (`isa/tensor_core.rs`). Accumulators of f16 are approximate.
 //!
 //! # Limits
 //!

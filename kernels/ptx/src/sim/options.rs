@@ -1,6 +1,7 @@
 //! Arguments and options of a launch.
 
 use super::{Approximation, Completion, Schedule, TensorMap};
+use crate::Sm;
 
 /// A kernel's argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +37,9 @@ pub struct Options {
     pub completion: Completion,
     /// Values of approximate instructions.
     pub approximation: Approximation,
+    /// GPU whose tensor cores are simulated; `None` for that of the module's target. A text for `sm_80` has other sums on a later
+    /// GPU.
+    pub gpu: Option<Sm>,
     /// True to search for races and missing fences, which takes most of the time. Values do not depend on it.
     pub races: bool,
     /// Whether an mbarrier must be fenced (`fence.mbarrier_init` or `fence.proxy.async`) between its initialization and
@@ -61,6 +65,7 @@ impl Default for Options {
             schedule: Schedule::RoundRobin,
             completion: Completion::Latest,
             approximation: Approximation::Device,
+            gpu: None,
             races: true,
             init_fence: true,
             copy_fence: true,

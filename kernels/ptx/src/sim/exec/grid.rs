@@ -60,7 +60,7 @@ impl Module {
         let mut machine = Machine {
             entry,
             launch,
-            tensor_core: TensorCore::of_target(&self.target),
+            tensor_core: TensorCore::of_target(options.gpu.map_or(self.target.as_str(), |gpu| gpu.target())),
             options,
             constants,
             params,

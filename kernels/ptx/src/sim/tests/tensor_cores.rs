@@ -2,7 +2,10 @@
 //! integers, with every part of it changed once.
 
 use super::*;
-use crate::sim::{Fidelity, fidelity};
+use crate::{
+    Sm,
+    sim::{Fidelity, fidelity},
+};
 use std::{iter::zip, path::Path, process::Command};
 
 /// 20 tiles and 16 rows of each recording; `examples/sample_recordings.rs` has the format and writes it.
@@ -33,6 +36,7 @@ struct Recording {
     name: &'static str,
     form: &'static str,
     target: &'static str,
+    gpu: Option<Sm>,
     flags: &'static str,
     m: usize,
     tiles: usize,
@@ -58,7 +62,7 @@ impl Recording {
         assert!(n == 8 && row % STEP == 0, "{name}: {header:?}");
         let (a, b) = (take(tiles * m * row).to_vec(), take(tiles * n * row).to_vec());
         let [c, d] = [(); 2].map(|()| words(take(4 * tiles * m * n)));
-        Recording { name, form, target, flags: PLAIN, m, tiles, bytes, row, a, b, c, d }
+        Recording { name, form, target, gpu: None, flags: PLAIN, m, tiles, bytes, row, a, b, c, d }
     }
 
     fn is_warpgroup(&self) -> bool {
@@ -155,7 +159,8 @@ impl Recording {
         let (a, b) = (memory.allocate_from("a", &a), memory.allocate_from("b", &b));
         let c = memory.allocate_from("c", &self.places().map(|at| self.c[at]).collect::<Vec<_>>());
         let blocks = Launch { grid: [self.tiles as u32, 1, 1], block: [self.threads() as u32, 1, 1], shared_bytes: 0 };
-        let report = launch(&self.text(), blocks, &[a, b, c].map(Argument::U64), &mut memory, &Options::default());
+        let options = Options { gpu: self.gpu, ..Options::default() };
+        let report = launch(&self.text(), blocks, &[a, b, c].map(Argument::U64), &mut memory, &options);
         clean(Ok(report));
         let mut d = vec![0; self.d.len()];
         zip(self.places(), words_of(&memory, c)).for_each(|(at, value)| d[at] = value);
@@ -413,6 +418,9 @@ fn ampere_follows_its_published_rule() {
         let rule = ampere.rule();
         let expected = ampere.expected(&Rule { fraction_bits: 24, block: rule.block / 2, ..rule });
         assert!(expected != ampere.d && ampere.simulated() == expected, "{}", ampere.name);
+        // The same text on a Hopper GPU.
+        let hopper = Recording { gpu: Some(Sm::Sm90a), ..ampere };
+        assert!(hopper.simulated() == hopper.d, "{}", hopper.name);
     }
 }
 
