@@ -5,7 +5,7 @@
 //! end in order, so each that is concurrent with the next reader has an epoch of its own.
 
 use super::{ALL, Epoch, FLIGHT, MANY, NARROW, SET, STRONG};
-use std::{cell::Cell, collections::HashMap};
+use std::cell::Cell;
 
 /// Shadow of a word.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,9 +33,27 @@ pub(crate) struct Shadow {
     sets: Vec<(Epoch, u32)>,
     /// The last step from one state of readers by a reader to the next: neighboring cells take the same.
     step: Option<(Epoch, Epoch, Epoch)>,
-    /// Steps from sets: cells with the same readers share a set, however they are spread. An earlier step stays valid: a reader
-    /// learns more in time, so the set has one reader too many at most, which is known to all that know the later one.
-    steps: HashMap<(Epoch, Epoch), Epoch>,
+    /// Recent steps from sets: cells with the same readers share a set, however they are spread, unless another step took the
+    /// place. An earlier step stays valid: a reader learns more in time, so the set has one reader too many at most, which is
+    /// known to all that know the later one.
+    steps: Vec<(Epoch, Epoch, Epoch)>,
+}
+
+/// Number of steps that are remembered; more cost time where few are needed, fewer cost memory where cells share readers.
+const STEPS: usize = 1 << 13;
+
+impl Epoch {
+    /// Hash of a step, as a position among the remembered ones.
+    #[inline]
+    fn place(self, by: Epoch) -> usize {
+        let words = |epoch: Epoch| {
+            let lane = u32::from(epoch.lane) << 8 | u32::from(epoch.flags);
+            [epoch.timeline, epoch.clock, epoch.pc, lane]
+        };
+        let mix = |hash: u64, n: u32| (hash.rotate_left(26) ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let hash = words(self).into_iter().chain(words(by)).fold(0, mix);
+        (hash >> 32) as usize % STEPS
+    }
 }
 
 /// The end of a set of readers.
@@ -148,8 +166,14 @@ impl Shadow {
                 }
                 let before = cell.read;
                 if before.lane == SET || !merge(&mut cell.read, epoch, &knows) {
-                    let after = self.steps.entry((before, epoch));
-                    cell.read = *after.or_insert_with(|| grow(&mut self.sets, before, epoch, &knows));
+                    if self.steps.is_empty() {
+                        self.steps.resize(STEPS, <_>::default());
+                    }
+                    let step = &mut self.steps[before.place(epoch)];
+                    if (step.0, step.1) != (before, epoch) {
+                        *step = (before, epoch, grow(&mut self.sets, before, epoch, &knows));
+                    }
+                    cell.read = step.2;
                 }
                 self.step = Some((before, epoch, cell.read));
             }
