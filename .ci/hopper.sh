@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The simulated GPU against an H200: recorded steps of training in f32 and bf16, and a run of it that `albert verify` confirms;
-# and, where PTX_RECORDINGS names the folder of the recordings, every recorded product and every recorded input of the functions. Last line: `hopper: N passed, M skipped`.
+# The simulated GPU against an H200: recorded steps of training in f32 and bf16, a run of it that `albert verify` confirms, and
+# 20 steps; and, where PTX_RECORDINGS names the folder of the recordings, every recorded product and every recorded input of the
+# functions. Last line: `hopper: N passed, M skipped`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 passed=0 skipped=0
