@@ -1,4 +1,4 @@
-//! Allocator that counts large allocations while it is armed.
+//! Allocator that counts allocations while it is armed.
 //!
 //! A warm training step must not allocate 4 KiB or more on the heap. A test uses [`Counting`] as its global allocator, arms
 //! it around a step and reads the counts of all threads.
@@ -9,9 +9,10 @@ use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
 };
 
-/// Minimum size of a counted allocation in bytes.
+/// Minimum size in bytes of an allocation that [`arm`] counts.
 pub const LARGE: usize = 4096;
 
+static LEAST: AtomicUsize = AtomicUsize::new(LARGE);
 static ARMED: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
@@ -23,7 +24,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 pub struct Counting;
 
 fn note(size: usize) {
-    if size >= LARGE && ARMED.load(SeqCst) {
+    if size >= LEAST.load(SeqCst) && ARMED.load(SeqCst) {
         COUNT.fetch_add(1, SeqCst);
         LARGEST.fetch_max(size, SeqCst);
         if std::env::var_os("ALBERT_TRACE_ALLOCATIONS").is_some() {
@@ -67,14 +68,20 @@ pub fn large_requests(work: impl FnOnce()) -> (usize, usize) {
     disarm()
 }
 
-/// Resets the counts and starts counting.
+/// Resets the counts and starts counting large allocations.
 pub fn arm() {
+    arm_from(LARGE);
+}
+
+/// Resets the counts and starts counting allocations of at least `least` bytes.
+pub fn arm_from(least: usize) {
+    LEAST.store(least, SeqCst);
     COUNT.store(0, SeqCst);
     LARGEST.store(0, SeqCst);
     ARMED.store(true, SeqCst);
 }
 
-/// Stops counting; returns the number of large allocations since [`arm`], and the largest in bytes.
+/// Stops counting; returns the number of counted allocations since then, and the largest in bytes.
 pub fn disarm() -> (usize, usize) {
     ARMED.store(false, SeqCst);
     (COUNT.load(SeqCst), LARGEST.load(SeqCst))

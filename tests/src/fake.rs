@@ -2,16 +2,20 @@
 
 use std::{path::Path, process::Command};
 
-/// Compiles the source `tests/fake/NAME` to `library`, with variables that it reads while it is compiled. False, with a line that
+/// Compiles the source `tests/fake/NAME` to `library`, with more flags and variables that it reads while it is compiled. False, with a line that
 /// says so, if there is no compiler.
 ///
 /// # Panics
 /// If the source cannot be compiled.
-pub fn compile(name: &str, library: &Path, environment: &[(&str, &Path)]) -> bool {
+pub fn compile(name: &str, library: &Path, flags: &[&str], environment: &[(&str, &Path)]) -> bool {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fake").join(name);
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut command = Command::new(&compiler);
-    command.args(["--edition", "2024", "--crate-type", "cdylib", "-D", "warnings", "-o"]).arg(library).arg(source);
+    command
+        .args(["--edition", "2024", "--crate-type", "cdylib", "-D", "warnings", "-o"])
+        .arg(library)
+        .args(flags)
+        .arg(source);
     match command.envs(environment.iter().copied()).output() {
         Err(error) => {
             println!("SKIPPED: {name}: {} cannot be started: {error}", compiler.display());

@@ -23,7 +23,7 @@ impl Fake {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let fake = Self { folder };
         let environment = [("FAKE_NCCL_FOLDER", fake.folder.path())];
-        compile("nccl.rs", &fake.path("libnccl.so.2"), &environment).then_some(fake)
+        compile("nccl.rs", &fake.path("libnccl.so.2"), &[], &environment).then_some(fake)
     }
 
     fn path(&self, name: &str) -> PathBuf {

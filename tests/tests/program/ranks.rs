@@ -475,7 +475,7 @@ fn a_library_of_another_launcher_is_named() {
 fn a_library_that_does_not_return_is_named() {
     let world = World::new();
     let library = world.path("libmirror.so");
-    if !compile("mpi.rs", &library, &[]) {
+    if !compile("mpi.rs", &library, &[], &[]) {
         return;
     }
     let run = |name: &str, blocks: &str| {

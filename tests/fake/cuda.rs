@@ -1,0 +1,360 @@
+//! libcuda without a GPU: kernels do nothing, memory is the host's, calls are counted. It measures the host's part of work on a
+//! GPU. Not part of the workspace: tests compile it with `rustc --crate-type cdylib`, with the name `libcuda.so` inside, and load
+//! it before the program looks for a library of that name.
+//!
+//! Kernels do not run, so all that is read back is what was uploaded or zero. [`fake_cuda_counts`] returns the counts.
+#![allow(nonstandard_style, clippy::missing_safety_doc)]
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    ptr,
+    sync::Mutex,
+    time::Instant,
+};
+
+type Result = c_int;
+type Handle = *mut c_void;
+const SUCCESS: Result = 0;
+const INVALID_VALUE: Result = 1;
+const OUT_OF_MEMORY: Result = 2;
+const NOT_FOUND: Result = 500;
+
+/// Counts since the library was loaded; fields are only ever appended.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Counts {
+    launches: u64,
+    uploads: u64,
+    uploaded_bytes: u64,
+    /// Copies to the host, for which it waits.
+    reads: u64,
+    /// Waits for the stream.
+    waits: u64,
+    fills: u64,
+    allocations: u64,
+    maps: u64,
+    contexts: u64,
+    modules: u64,
+    /// Calls in all.
+    calls: u64,
+    /// Nanoseconds between the end of a call and the start of the next, where that is a launch.
+    between: u64,
+}
+
+struct State {
+    counts: Counts,
+    /// End of the last call.
+    last: Option<Instant>,
+    context: usize,
+    functions: usize,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    counts: Counts {
+        launches: 0,
+        uploads: 0,
+        uploaded_bytes: 0,
+        reads: 0,
+        waits: 0,
+        fills: 0,
+        allocations: 0,
+        maps: 0,
+        contexts: 0,
+        modules: 0,
+        calls: 0,
+        between: 0,
+    },
+    last: None,
+    context: 0,
+    functions: 0,
+});
+
+/// Runs a call with the state; it counts as one.
+fn call(effect: impl FnOnce(&mut State) -> Result) -> Result {
+    let mut state = STATE.lock().expect("no call panics");
+    state.counts.calls += 1;
+    let result = effect(&mut state);
+    state.last = Some(Instant::now());
+    result
+}
+
+/// The counts so far.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_counts() -> Counts {
+    STATE.lock().expect("no call panics").counts
+}
+
+/// Writes a result of a call, if there is a place for it.
+unsafe fn give<T>(place: *mut T, value: T) -> Result {
+    if place.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller passes the place of a result of this type.
+    unsafe { place.write(value) };
+    SUCCESS
+}
+
+unsafe extern "C" {
+    fn mmap(
+        address: *mut c_void,
+        bytes: usize,
+        protection: c_int,
+        flags: c_int,
+        file: c_int,
+        offset: i64,
+    ) -> *mut c_void;
+    fn munmap(address: *mut c_void, bytes: usize) -> c_int;
+}
+
+/// Bytes before an allocation, in which its size is kept.
+const HEAD: usize = 4096;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(_: c_uint) -> Result {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Result {
+    unsafe { give(version, 13_000) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Result {
+    unsafe { give(count, 1) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, _: c_int) -> Result {
+    unsafe { give(device, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _: c_int) -> Result {
+    let text = c"fake H200".to_bytes_with_nul();
+    if (length as usize) < text.len() {
+        return INVALID_VALUE;
+    }
+    unsafe { ptr::copy_nonoverlapping(text.as_ptr().cast(), name, text.len()) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> Result {
+    unsafe { give(bytes, 140 << 30) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], _: c_int) -> Result {
+    unsafe { give(uuid, [0; 16]) }
+}
+
+/// Those of an H200: capability, multiprocessors, clocks in kHz, width of the memory bus.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _: c_int) -> Result {
+    let known = match attribute {
+        75 => 9,
+        76 => 0,
+        16 => 132,
+        13 => 1_980_000,
+        36 => 3_201_000,
+        37 => 6144,
+        _ => 1,
+    };
+    unsafe { give(value, known) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, _: c_int) -> Result {
+    unsafe { give(context, ptr::without_provenance_mut(0x1000)) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_: c_int) -> Result {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSetCurrent(context: Handle) -> Result {
+    call(|state| {
+        state.counts.contexts += 1;
+        state.context = context.addr();
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut Handle) -> Result {
+    call(|state| {
+        state.counts.contexts += 1;
+        unsafe { give(context, ptr::without_provenance_mut(state.context)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Result {
+    const READ_WRITE: c_int = 3;
+    const PRIVATE_ANONYMOUS_WITHOUT_RESERVE: c_int = 0x02 | 0x20 | 0x4000;
+    call(|state| {
+        state.counts.allocations += 1;
+        let whole = bytes + HEAD;
+        let place = unsafe { mmap(ptr::null_mut(), whole, READ_WRITE, PRIVATE_ANONYMOUS_WITHOUT_RESERVE, -1, 0) };
+        if place.addr() == usize::MAX {
+            return OUT_OF_MEMORY;
+        }
+        unsafe { place.cast::<usize>().write(whole) };
+        unsafe { give(address, (place.expose_provenance() + HEAD) as u64) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> Result {
+    call(|_| {
+        let place: *mut c_void = ptr::with_exposed_provenance_mut(address as usize - HEAD);
+        unsafe { munmap(place, place.cast::<usize>().read()) };
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
+    unsafe { give(free, 140 << 30).max(give(total, 140 << 30)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(target: u64, source: *const u8, bytes: usize, _: Handle) -> Result {
+    call(|state| {
+        state.counts.uploads += 1;
+        state.counts.uploaded_bytes += bytes as u64;
+        let target = ptr::with_exposed_provenance_mut(target as usize);
+        unsafe { ptr::copy_nonoverlapping(source, target, bytes) };
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2(target: *mut u8, source: u64, bytes: usize) -> Result {
+    call(|state| {
+        state.counts.reads += 1;
+        let source = ptr::with_exposed_provenance(source as usize);
+        unsafe { ptr::copy_nonoverlapping(source, target, bytes) };
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD8Async(target: u64, value: u8, bytes: usize, _: Handle) -> Result {
+    call(|state| {
+        state.counts.fills += 1;
+        // Large memory stays untouched: it is zero, and so is what it is filled with.
+        if value != 0 {
+            unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(target as usize), value, bytes) };
+        }
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamSynchronize(_: Handle) -> Result {
+    call(|state| {
+        state.counts.waits += 1;
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamQuery(_: Handle) -> Result {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadDataEx(
+    module: *mut Handle,
+    text: *const c_char,
+    _: c_uint,
+    _: *mut c_int,
+    _: *mut Handle,
+) -> Result {
+    call(|state| {
+        state.counts.modules += 1;
+        if unsafe { CStr::from_ptr(text) }.is_empty() {
+            return INVALID_VALUE;
+        }
+        unsafe { give(module, ptr::without_provenance_mut(0x3000)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleUnload(_: Handle) -> Result {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(function: *mut Handle, _: Handle, name: *const c_char) -> Result {
+    call(|state| {
+        if unsafe { CStr::from_ptr(name) }.is_empty() {
+            return NOT_FOUND;
+        }
+        state.functions += 1;
+        unsafe { give(function, ptr::without_provenance_mut(0x1_0000 + 16 * state.functions)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFuncSetAttribute(_: Handle, _: c_int, _: c_int) -> Result {
+    call(|_| SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuLaunchKernel(
+    function: Handle,
+    x: c_uint,
+    y: c_uint,
+    z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    _: c_uint,
+    _: Handle,
+    _: *mut Handle,
+    _: *mut Handle,
+) -> Result {
+    let start = Instant::now();
+    call(|state| {
+        state.counts.launches += 1;
+        state.counts.between += state.last.map_or(0, |last| (start - last).as_nanos() as u64);
+        let refused = function.is_null() || [x, y, z, block_x, block_y, block_z].contains(&0);
+        if refused { INVALID_VALUE } else { SUCCESS }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTensorMapEncodeTiled(
+    map: *mut [u8; 128],
+    _: c_int,
+    _: c_uint,
+    _: Handle,
+    _: *const u64,
+    _: *const u64,
+    _: *const c_uint,
+    _: *const c_uint,
+    _: c_int,
+    _: c_int,
+    _: c_int,
+    _: c_int,
+) -> Result {
+    call(|state| {
+        state.counts.maps += 1;
+        unsafe { give(map, [0; 128]) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(_: Result, name: *mut *const c_char) -> Result {
+    unsafe { give(name, c"a fake error".as_ptr()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(_: Result, text: *mut *const c_char) -> Result {
+    unsafe { give(text, c"a fake error".as_ptr()) }
+}
