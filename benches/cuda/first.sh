@@ -10,8 +10,8 @@
 #   PART         file           what (all in this order if none is named)
 #   speeds       speeds.tsv     products, attention, encoder layers at ALBERT's sizes
 #   cases        cases.tsv      each case of each operation against its f64 reference; cases=gemm,softmax for some
-#   training     training.txt   200 steps of base on the GPU and on the processor from one seed; tokens per second with CUDA
-#                               graphs on and off; the profile of a step
+#   training     training.txt   200 steps of base on the GPU and on the processor from one seed; tokens per second; the profile
+#                               of a step
 #   sanitizer    tools.txt      compute-sanitizer over the cheapest cases, if installed
 #   counters     tools.txt      Nsight Compute on two products, if installed
 #   peers        peers.md       cuBLAS, cuDNN, FlashAttention and PyTorch on the work of speeds, if installed
@@ -226,22 +226,19 @@ speed_of() {
   sed -n 's/.*"kind":"train".*"tokens_per_second":\([0-9.e+]*\).*/\1/p' "$work/$1/metrics.jsonl" |
     tail -n $((($2 + 1) / 2)) | sort -g | awk '{ x[NR] = $1 } END { printf "%.0f", x[int((NR + 1) / 2)] }'
 }
-# throughput S B STEPS: tokens per second with CUDA graphs off and on.
+# throughput S B STEPS: tokens per second.
 throughput() {
-  local started=$SECONDS graphs settings run status line="base $2x$1:"
+  local started=$SECONDS settings run=speed-$1-$2 status line="base $2x$1:"
   settings="$(lengths "$1" "$2") schedule.steps=$3 schedule.warmup_steps=1"
-  for graphs in off on; do
-    run=speed-$1-$2-$graphs
-    # shellcheck disable=SC2086 # one word a setting
-    ALBERT_GRAPHS=$graphs pretrain "$run" "$device" 60 run.log_interval=1 compute.precision=bf16 $settings
-    status=$?
-    cat "$work/$run.log" >>"$log"
-    if [ $status -ne 0 ]; then
-      note "$(word $status)" "training speed" $((SECONDS - started)) "$line graphs $graphs: $(tail -n 1 "$work/$run.log")"
-      return
-    fi
-    line="$line graphs $graphs $(speed_of "$run" "$3") tokens/s;"
-  done
+  # shellcheck disable=SC2086 # one word a setting
+  pretrain "$run" "$device" 60 run.log_interval=1 compute.precision=bf16 $settings
+  status=$?
+  cat "$work/$run.log" >>"$log"
+  if [ $status -ne 0 ]; then
+    note "$(word $status)" "training speed" $((SECONDS - started)) "$line $(tail -n 1 "$work/$run.log")"
+    return
+  fi
+  line="$line $(speed_of "$run" "$3") tokens/s"
   echo "$line" >>"$out/training.txt"
   note passed "training speed" $((SECONDS - started)) "$line"
 }

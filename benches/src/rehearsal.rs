@@ -9,7 +9,7 @@
 
 use engine::device::{
     Driver, DriverError, GpuInfo,
-    driver::{Argument, DeviceAddress, FunctionHandle, GraphUse, Node},
+    driver::{Argument, DeviceAddress, FunctionHandle},
 };
 use ptx::Launch;
 use std::{
@@ -162,14 +162,6 @@ impl<D: Driver> Driver for Rehearsed<D> {
 
     fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
         if self.launches()? { self.driver.launch(function, launch, arguments) } else { Ok(()) }
-    }
-
-    fn has_graphs(&self) -> bool {
-        self.driver.has_graphs()
-    }
-
-    fn run_graph(&self, nodes: &[Node]) -> Result<GraphUse, DriverError> {
-        if self.launches()? { self.driver.run_graph(nodes) } else { Ok(GraphUse::Built) }
     }
 
     fn synchronize(&self) -> Result<(), DriverError> {

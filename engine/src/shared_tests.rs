@@ -1,7 +1,7 @@
 //! Imports and helpers for the tests of several modules.
 pub(crate) use crate::{
     DType, Device, Gradients, Init, ParamBuilder, ParamId, ParamStore, Result, Shape, Tape, Tensor, Var, Workspace,
-    device::{Gpu, Graphs, simulated::SimulatedDriver},
+    device::{Gpu, simulated::SimulatedDriver},
 };
 pub(crate) use half::bf16;
 pub(crate) use kernels::{Cpu, Isa, num::philox::Stream};

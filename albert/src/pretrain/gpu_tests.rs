@@ -1,6 +1,5 @@
 //! Training on the simulated GPU: the same losses as on the processor, and checkpoints that either takes over.
 
-use engine::device::{GraphReport, Graphs};
 use engine::{Cpu, Device, Isa};
 
 use super::tests::{device, recipe, world};
@@ -51,31 +50,6 @@ fn a_checkpoint_moves_between_devices() {
     assert_eq!(losses[..5], wanted[..5], "the first part runs on the processor too");
     let off = distance(&losses, &wanted);
     assert!(off < 1e-6, "off by {off:e}: {losses:?} and {wanted:?}");
-}
-
-/// Batches differ in their numbers of tokens, sequences and masked tokens.
-#[test]
-fn three_steps_started_as_graphs_have_the_same_bits() {
-    let world = world();
-    let recipe = recipe(&["schedule.steps=3", "compute.precision=bf16"]);
-    let run = |graphs: Graphs| {
-        let device = gpu();
-        device.gpu().unwrap().set_graphs(graphs);
-        let mut trainer = world.trainer(&recipe, device.clone());
-        let losses: Vec<u64> = (0..3).map(|_| trainer.train_step().unwrap().loss.to_bits()).collect();
-        trainer.download().unwrap();
-        let values: Vec<u32> = trainer.params().all_values().iter().map(|x| x.to_bits()).collect();
-        (losses, values, device.gpu().unwrap().graph_report())
-    };
-    let ((losses, values, none), (same_losses, same_values, graphs)) = (run(Graphs::Off), run(Graphs::On));
-    println!("{graphs:?}");
-    assert_eq!((losses, none), (same_losses, GraphReport::default()));
-    assert!(values == same_values, "parameters differ");
-    // A micro-batch is one list, forward and backward.
-    assert!(graphs.graphs >= 6 && graphs.short == 0 && graphs.waiting == 0, "{graphs:?}");
-    // The first brings the parameters, the first of a step rounds them to bf16, and the last of a step is so small that its
-    // sums need no second pass.
-    assert!(graphs.built <= 4 && graphs.graphs == 9, "a ragged batch uses an earlier graph again: {graphs:?}");
 }
 
 /// Few tokens and many applications of one layer: there the plan takes the weight gradients of all of them together. Taken

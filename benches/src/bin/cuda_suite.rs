@@ -30,7 +30,7 @@ use anyhow::Result;
 use clap::Parser;
 use engine::{
     Cpu, Device,
-    device::{Driver, Gpu, Graphs, cuda::CudaDriver, simulated::SimulatedDriver},
+    device::{Driver, Gpu, cuda::CudaDriver, simulated::SimulatedDriver},
 };
 use kernels_proof::{OPERATIONS, operation::Operation};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
@@ -221,7 +221,6 @@ fn suite<D: Driver + 'static>(driver: D, arguments: &Arguments, stage: &Stage) -
     }
     let driver = hardware.into_driver();
     let gpu = Gpu::new(driver, Cpu::detect()?)?;
-    gpu.set_graphs(Graphs::from_environment()?);
     let device = Device::Cuda(gpu);
     let mut number_of_kind = std::collections::BTreeMap::new();
     for work in Work::all(arguments.small).into_iter().filter(|work| wanted(work.kind())) {

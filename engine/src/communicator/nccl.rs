@@ -366,7 +366,7 @@ impl Link {
     /// The library reports an error, or the exchange takes longer than `timeout`.
     pub(super) fn exchange(&self, send: Message, receive: Message, timeout: Duration) -> Result<(), Failure> {
         let piece = |Message { rank, address, bytes }, is_written| {
-            let address = self.gpu.library_address(address, bytes, is_written);
+            let address = self.gpu.driver().library_address(address, bytes, is_written);
             address.map(|address| Piece { rank, address, bytes }).map_err(|error| Failure::Device(error.to_string()))
         };
         let sent = (send.bytes > 0).then(|| piece(send, false)).transpose()?;

@@ -6,24 +6,18 @@
 #![allow(unsafe_code)]
 
 use super::{
-    cuda_graph::CudaGraph,
     cuda_session::{CudaSession, Passed, failed},
-    driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, GraphUse, Node},
-    graph::GraphCache,
+    driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo},
 };
 use cudarc::driver::{CudaContext, result, sys};
 use ptx::Launch;
-use std::{
-    ffi::c_void,
-    sync::{Mutex, PoisonError},
-};
+use std::ffi::c_void;
 
 /// One GPU.
 #[derive(Debug)]
 pub struct CudaDriver {
     info: GpuInfo,
     session: CudaSession,
-    graphs: Mutex<GraphCache<CudaGraph>>,
 }
 
 /// Finds the library and the devices: how many there are.
@@ -73,7 +67,7 @@ impl CudaDriver {
             driver: (version.unsigned_abs() / 1000, version.unsigned_abs() % 1000 / 10),
         };
         let stream = context.default_stream();
-        Ok(Self { info, session: CudaSession::new(context, stream), graphs: Mutex::default() })
+        Ok(Self { info, session: CudaSession::new(context, stream) })
     }
 }
 
@@ -140,16 +134,6 @@ impl Driver for CudaDriver {
         start().map_err(|error| self.session.refused(handle, error))
     }
 
-    fn has_graphs(&self) -> bool {
-        // Kernel nodes have the form used here since then.
-        self.info.driver >= (12, 0)
-    }
-
-    fn run_graph(&self, nodes: &[Node]) -> Result<GraphUse, DriverError> {
-        self.session.bind()?;
-        self.graphs.lock().expect("no thread panics while it changes a graph").run(&self.session, nodes)
-    }
-
     fn synchronize(&self) -> Result<(), DriverError> {
         self.session.synchronize()
     }
@@ -180,9 +164,7 @@ impl Driver for CudaDriver {
 impl Drop for CudaDriver {
     fn drop(&mut self) {
         // An error here has no remedy: the context is released right after.
-        let ready = self.session.synchronize().is_ok();
-        self.graphs.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
-        if ready {
+        if self.session.synchronize().is_ok() {
             self.session.unload();
         }
     }

@@ -1,4 +1,4 @@
-//! Context, stream and loaded kernels of a GPU: what launches and graphs share.
+//! Context, stream and loaded kernels of a GPU.
 #![allow(unsafe_code)]
 
 use super::driver::{Argument, DeviceAddress, DriverError, FunctionHandle};
@@ -52,13 +52,6 @@ impl CudaSession {
     /// The stream that everything is in order on.
     pub(super) fn stream(&self) -> sys::CUstream {
         self.stream.cu_stream()
-    }
-
-    /// The context that memory belongs to, which is current on this thread.
-    pub(super) fn current_context(&self) -> Result<sys::CUcontext, DriverError> {
-        self.bind()?;
-        let current = result::ctx::get_current().map_err(failed("cuCtxGetCurrent"))?;
-        Ok(current.expect("the context was just made current"))
     }
 
     /// `error` of this kernel.

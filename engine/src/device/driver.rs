@@ -1,8 +1,7 @@
 //! Interface of a GPU driver: modules, memory, copies, launches. Nothing about tensors.
 //!
 //! A small trait, so that the real driver ([`super::cuda`]) and a simulated one can stand behind the same device. All
-//! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait. Work that is known
-//! beforehand can be given as a list ([`Driver::run_graph`]), which starts with one call.
+//! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait.
 
 pub use crate::error::DriverError;
 use crate::profile::Peak;
@@ -30,47 +29,6 @@ pub enum Argument {
     F32(f32),
     /// `.align 64 .b8 [128]`: the tensor map of a matrix.
     TensorMap(TensorMap),
-}
-
-/// A piece of work that a graph can hold: nothing that needs the host.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Node {
-    /// A kernel; as for [`Driver::launch`].
-    Launch {
-        /// Which.
-        function: FunctionHandle,
-        /// Grid, block and shared memory.
-        launch: Launch,
-        /// Arguments, as its PTX declares them.
-        arguments: Vec<Argument>,
-    },
-    /// `bytes` bytes, at least one, from one place on the device to another that it does not overlap.
-    Copy {
-        /// First byte written.
-        target: DeviceAddress,
-        /// First byte read.
-        source: DeviceAddress,
-        /// Number of bytes.
-        bytes: usize,
-    },
-    /// `bytes` bytes, at least one, set to `value`.
-    Fill {
-        /// First byte written.
-        target: DeviceAddress,
-        /// Number of bytes.
-        bytes: usize,
-        /// To what.
-        value: u8,
-    },
-}
-
-/// Origin of the graph of a [`Driver::run_graph`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GraphUse {
-    /// It is the first of its kind.
-    Built,
-    /// An earlier one serves again, after so many of its nodes were changed.
-    Changed(usize),
 }
 
 /// Properties of a device.
@@ -175,17 +133,6 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Errors
     /// The shape is not possible on this device. Faults of the kernel itself come with a later call.
     fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError>;
-
-    /// True if [`Driver::run_graph`] can be called.
-    fn has_graphs(&self) -> bool;
-
-    /// Does what `nodes` say, one after another, started by one call. A graph of the same functions in the same order that
-    /// an earlier call has built is used again: only nodes whose grid, arguments or addresses are others are changed.
-    /// The same holds as for [`Driver::launch`].
-    ///
-    /// # Errors
-    /// A node is not possible on this device; a kernel is named. Nodes before it may have run.
-    fn run_graph(&self, nodes: &[Node]) -> Result<GraphUse, DriverError>;
 
     /// Waits until everything launched is done.
     ///

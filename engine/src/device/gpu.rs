@@ -4,18 +4,13 @@
 //! operation ── kernel's specification ──> Gpu::launch ── name known? ── no ─> text from the assembler ─> Driver::load
 //!                                              │ yes                                                        │
 //!                                              └────────────────> Driver::launch <───────────────────────────┘
-//! a step that is recorded puts launches, fills and uploads on a list instead, which is started as one (recorder.rs)
-//!
 //! tensor dropped ──> Gpu's free list, by size ──> next tensor of that size (everything is in order on one stream, so
 //!                                                 what used the memory before is done with it by then)
 //! ```
 //!
 //! The same code drives a real GPU and the simulated one, through a [`Driver`].
 
-use super::{
-    driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, Node},
-    recorder::{GraphReport, Graphs, Recorder},
-};
+use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
 use crate::error::{EngineError, Result};
 use kernels::Cpu;
 use kernels_cuda::program::{Name, Program};
@@ -42,9 +37,8 @@ struct Inner {
     host: Cpu,
     sm: Sm,
     functions: Mutex<HashMap<String, FunctionHandle>>,
-    graphs: Mutex<Graphs>,
-    /// Work of the step that waits to be started together.
-    recorder: Mutex<Recorder>,
+    /// Number of launches.
+    launches: AtomicU64,
     /// Bytes that the driver has given and not got back.
     given: AtomicU64,
     /// Free allocations, by size.
@@ -79,16 +73,10 @@ impl Gpu {
             host,
             sm,
             functions: Mutex::default(),
-            graphs: Mutex::default(),
-            recorder: Mutex::default(),
+            launches: AtomicU64::default(),
             given: AtomicU64::default(),
             free: Mutex::default(),
         })))
-    }
-
-    /// Sets when steps are started as graphs; holds for plans and steps that begin later.
-    pub fn set_graphs(&self, graphs: Graphs) {
-        *lock(&self.0.graphs) = graphs;
     }
 
     /// Has a simulated GPU compute values only, without the search for races, which takes most of its time.
@@ -96,36 +84,10 @@ impl Gpu {
         self.0.driver.skip_race_search();
     }
 
-    /// Counts of recorded steps.
-    pub fn graph_report(&self) -> GraphReport {
-        lock(&self.0.recorder).report()
-    }
-
-    /// True if a step is to be recorded.
-    pub(crate) fn wants_graph(&self) -> bool {
-        self.0.driver.has_graphs() && *lock(&self.0.graphs) == Graphs::On
-    }
-
-    /// Records launches until [`Gpu::end_recording`] or the first read-back.
-    pub(crate) fn begin_recording(&self) {
-        lock(&self.0.recorder).begin();
-    }
-
-    /// Submits the recorded launches. A failure is returned by the next fallible call.
-    pub(crate) fn end_recording(&self) {
-        lock(&self.0.recorder).end(&*self.0.driver);
-    }
-
-    /// Submits what has been recorded so far.
-    pub(crate) fn flush(&self) -> Result<()> {
-        Ok(lock(&self.0.recorder).flush(&*self.0.driver)?)
-    }
-
-    /// The driver, once what was gathered is started; the guard keeps others from adding to the list meanwhile.
-    fn in_order(&self) -> Result<(MutexGuard<'_, Recorder>, &dyn Driver), DriverError> {
-        let mut recorder = lock(&self.0.recorder);
-        recorder.flush(&*self.0.driver)?;
-        Ok((recorder, &*self.0.driver))
+    /// Launches so far.
+    #[cfg(test)]
+    pub(crate) fn launches(&self) -> u64 {
+        self.0.launches.load(Ordering::Relaxed)
     }
 
     /// True if both are one device.
@@ -166,14 +128,8 @@ impl Gpu {
             return Ok(());
         }
         let function = self.function(name, program)?;
-        let mut recorder = lock(&self.0.recorder);
-        if recorder.is_on() {
-            recorder.push(Node::Launch { function, launch, arguments: arguments.to_vec() })?;
-        } else {
-            recorder.flush(&*self.0.driver)?;
-            self.0.driver.launch(function, launch, arguments)?;
-        }
-        Ok(())
+        self.0.launches.fetch_add(1, Ordering::Relaxed);
+        Ok(self.0.driver.launch(function, launch, arguments)?)
     }
 
     fn function(&self, name: &Name, program: impl FnOnce(Sm) -> Program) -> Result<FunctionHandle> {
@@ -192,24 +148,12 @@ impl Gpu {
     /// # Errors
     /// A kernel failed.
     pub fn synchronize(&self) -> Result<()> {
-        let (_guard, driver) = self.in_order()?;
-        Ok(driver.synchronize()?)
+        Ok(self.0.driver.synchronize()?)
     }
 
-    /// The driver, for a thread that calls a library: what is recorded may not have started yet.
+    /// The driver.
     pub(crate) fn driver(&self) -> &dyn Driver {
         &*self.0.driver
-    }
-
-    /// [`Driver::library_address`], once everything recorded is started.
-    pub(crate) fn library_address(
-        &self,
-        address: DeviceAddress,
-        bytes: usize,
-        is_written: bool,
-    ) -> Result<usize, DriverError> {
-        let (_guard, driver) = self.in_order()?;
-        driver.library_address(address, bytes, is_written)
     }
 
     /// Memory for `bytes` bytes, not cleared.
@@ -238,7 +182,7 @@ impl Gpu {
 
     /// Gives free memory back to the driver.
     fn release_unused(&self) -> Result<(), DriverError> {
-        let (_guard, driver) = self.in_order()?;
+        let driver = self.driver();
         // What was started may still use it.
         driver.synchronize()?;
         let unused = std::mem::take(&mut *lock(&self.0.free));
@@ -260,13 +204,11 @@ impl Drop for Inner {
         // Every block holds the GPU, so none is alive. What cannot be freed goes with the driver.
         let unused = std::mem::take(&mut *lock(&self.free));
         unused.into_values().flatten().for_each(|address| drop(self.driver.free(address)));
-        lock(&self.recorder).release(&*self.driver);
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere leaves the maps whole: every change is one insertion or removal. So it leaves the list of a
-    // step; that step is lost anyway.
+    // A panic elsewhere leaves the maps whole: every change is one insertion or removal.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -299,11 +241,7 @@ impl DeviceBlock {
         if source.is_empty() {
             return Ok(());
         }
-        if lock(&self.gpu.0.recorder).upload(self.at(offset), source) {
-            return Ok(());
-        }
-        let (_guard, driver) = self.gpu.in_order()?;
-        Ok(driver.copy_in(self.at(offset), source)?)
+        Ok(self.gpu.driver().copy_in(self.at(offset), source)?)
     }
 
     /// Copies bytes out, after everything launched before.
@@ -312,8 +250,7 @@ impl DeviceBlock {
         if target.is_empty() {
             return Ok(());
         }
-        let (_guard, driver) = self.gpu.in_order()?;
-        Ok(driver.copy_out(target, self.at(offset))?)
+        Ok(self.gpu.driver().copy_out(target, self.at(offset))?)
     }
 
     /// Sets bytes, in order with launches.
@@ -322,14 +259,7 @@ impl DeviceBlock {
         if bytes == 0 {
             return Ok(());
         }
-        let (target, mut recorder) = (self.at(offset), lock(&self.gpu.0.recorder));
-        if recorder.is_on() {
-            recorder.push(Node::Fill { target, bytes, value })?;
-        } else {
-            recorder.flush(&*self.gpu.0.driver)?;
-            self.gpu.0.driver.fill(target, bytes, value)?;
-        }
-        Ok(())
+        Ok(self.gpu.driver().fill(self.at(offset), bytes, value)?)
     }
 }
 

@@ -3,18 +3,13 @@
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "cuda")]
-mod cuda_graph;
-#[cfg(feature = "cuda")]
 mod cuda_session;
 pub mod driver;
 pub(crate) mod gpu;
-mod graph;
-mod recorder;
 pub mod simulated;
 
 pub use driver::{Driver, DriverError, GpuInfo};
 pub use gpu::Gpu;
-pub use recorder::{GraphReport, Graphs};
 use simulated::SimulatedDriver;
 
 use crate::{
@@ -45,7 +40,7 @@ impl Device {
     /// for a Hopper). `cpu` is the processor to use, or the one beside the GPU.
     ///
     /// # Errors
-    /// There is no such device, or it cannot be used; or `ALBERT_GRAPHS` is unusable.
+    /// There is no such device, or it cannot be used.
     pub fn named(name: &str, cpu: Cpu) -> EngineResult<Self> {
         let unknown = |problem: &str| EngineError::Setting {
             setting: "device",
@@ -81,11 +76,8 @@ impl Device {
         }
     }
 
-    /// A GPU, which starts its steps as the environment says.
     fn on(driver: impl Driver + 'static, cpu: Cpu) -> EngineResult<Self> {
-        let gpu = Gpu::new(driver, cpu)?;
-        gpu.set_graphs(Graphs::from_environment()?);
-        Ok(Self::Cuda(gpu))
+        Ok(Self::Cuda(Gpu::new(driver, cpu)?))
     }
 
     /// The CPU: the device itself, or the host of the GPU.

@@ -4,10 +4,7 @@
 //! outside its memory, an uninitialized value) is an error of the launch, with the line of the Rust source. It is some
 //! ten thousand times slower than a GPU.
 
-use super::{
-    driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo, GraphUse, Node},
-    graph::{Executable, GraphCache},
-};
+use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
 use ptx::{
     Launch, Sm,
     sim::{self, Memory, Module, Options},
@@ -22,7 +19,6 @@ use std::sync::{
 pub struct SimulatedDriver {
     info: GpuInfo,
     state: Mutex<State>,
-    graphs: Mutex<GraphCache<SimulatedGraph>>,
     /// Pieces of work of libraries that are not done. On the heap: its address is the handle of the stream.
     library_work: Box<AtomicU64>,
 }
@@ -51,7 +47,7 @@ impl SimulatedDriver {
         // A program for sm_80 multiplies on the tensor cores of this GPU.
         let options = Options { gpu: Some(if major >= 9 { Sm::Sm90a } else { Sm::Sm80 }), ..Options::default() };
         let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new(), options });
-        Self { info, state, graphs: Mutex::default(), library_work: Box::default() }
+        Self { info, state, library_work: Box::default() }
     }
 
     /// A simulated GPU with so much memory.
@@ -73,60 +69,6 @@ fn failed(call: &'static str) -> impl Fn(sim::Error) -> DriverError {
 
 fn foreign() -> DriverError {
     DriverError::Call { call: "launch", reason: "the function belongs to another driver".to_owned() }
-}
-
-/// A graph as a driver keeps it: it runs with what it was told, whatever the list says now.
-#[derive(Debug)]
-struct SimulatedGraph(Vec<Node>);
-
-impl SimulatedGraph {
-    /// Refuses what a driver refuses when a node is made: a function that is not loaded, or nothing to move.
-    fn check(driver: &SimulatedDriver, node: &Node) -> Result<(), DriverError> {
-        match *node {
-            Node::Launch { function: FunctionHandle(function), .. } if function >= driver.state().loaded.len() => {
-                Err(foreign())
-            }
-            Node::Copy { bytes: 0, .. } | Node::Fill { bytes: 0, .. } => {
-                Err(DriverError::Call { call: "graph", reason: "a copy or a fill of no bytes".to_owned() })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Executable for SimulatedGraph {
-    type Driver = SimulatedDriver;
-
-    fn build(driver: &SimulatedDriver, nodes: &[Node]) -> Result<Self, DriverError> {
-        nodes.iter().try_for_each(|node| Self::check(driver, node))?;
-        Ok(Self(nodes.to_vec()))
-    }
-
-    fn set(&mut self, driver: &SimulatedDriver, at: usize, node: &Node) -> Result<(), DriverError> {
-        Self::check(driver, node)?;
-        match self.0.get_mut(at) {
-            Some(own) if own.is_like(node) => {
-                own.clone_from(node);
-                Ok(())
-            }
-            _ => {
-                let reason = format!("node {at} is of another kind or calls another function");
-                Err(DriverError::Call { call: "graph", reason })
-            }
-        }
-    }
-
-    fn launch(&self, driver: &SimulatedDriver) -> Result<(), DriverError> {
-        self.0.iter().try_for_each(|node| match *node {
-            Node::Launch { function, launch, ref arguments } => driver.launch(function, launch, arguments),
-            Node::Fill { target, bytes, value } => driver.fill(target, bytes, value),
-            Node::Copy { target, source, bytes } => {
-                let mut moved = vec![0; bytes];
-                driver.copy_out(&mut moved, source)?;
-                driver.copy_in(target, &moved)
-            }
-        })
-    }
 }
 
 impl Driver for SimulatedDriver {
@@ -180,14 +122,6 @@ impl Driver for SimulatedDriver {
         let report =
             module.launch(entry, launch, &arguments, memory, options).map_err(|error| refused(error.to_string()))?;
         report.clean().map(|_| ()).map_err(refused)
-    }
-
-    fn has_graphs(&self) -> bool {
-        true
-    }
-
-    fn run_graph(&self, nodes: &[Node]) -> Result<GraphUse, DriverError> {
-        self.graphs.lock().unwrap_or_else(PoisonError::into_inner).run(self, nodes)
     }
 
     fn synchronize(&self) -> Result<(), DriverError> {
@@ -269,26 +203,5 @@ mod tests {
         let mut seen = [0; 4];
         driver.copy_out(&mut seen, memory).unwrap();
         assert_eq!(seen, [7, 0, 0, 0]);
-    }
-
-    #[test]
-    fn a_graph_refuses_what_a_driver_would() {
-        let driver = SimulatedDriver::new((8, 0));
-        let launch = Launch { grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 };
-        let unknown = Node::Launch { function: FunctionHandle(0), launch, arguments: Vec::new() };
-        let error = driver.run_graph(&[unknown]).unwrap_err().to_string();
-        assert!(error.contains("belongs to another driver"), "{error}");
-        let memory = driver.allocate(512).unwrap();
-        let fill = |bytes| Node::Fill { target: memory, bytes, value: 7 };
-        let copy = Node::Copy { target: DeviceAddress(memory.0 + 256), source: memory, bytes: 16 };
-        let error = driver.run_graph(&[fill(0)]).unwrap_err().to_string();
-        assert!(error.contains("no bytes"), "{error}");
-        let mut graph = SimulatedGraph::build(&driver, &[fill(16), copy.clone()]).unwrap();
-        let error = graph.set(&driver, 0, &copy).unwrap_err().to_string();
-        assert!(error.contains("node 0 is of another kind"), "{error}");
-        graph.launch(&driver).unwrap();
-        let mut seen = [0; 16];
-        driver.copy_out(&mut seen, DeviceAddress(memory.0 + 256)).unwrap();
-        assert_eq!(seen, [7; 16]);
     }
 }

@@ -122,9 +122,8 @@ fn what_is_moved_less_and_more_depends_on_the_cache() {
 fn joining_saves_launches() {
     let nodes = [WeightGradients::PerUse, WeightGradients::Fused].map(|how| {
         let gpu = gpu((8, 0));
-        gpu.set_graphs(Graphs::On);
         planned(Device::Cuda(gpu.clone()), 4, how);
-        gpu.graph_report().nodes / 2
+        gpu.launches() / 2
     });
     println!("{nodes:?}");
     // Four products and four sums of a bias less for each application but one; a copy of x more, and without dropout one

@@ -26,7 +26,7 @@ pub(crate) use workspace::Traffic;
 pub use workspace::{WeightGradients, Workspace};
 
 use crate::{
-    device::{Device, Gpu},
+    device::Device,
     dtype::{DType, Scalar},
     error::{EngineError, Result},
     memory::Parts,
@@ -83,8 +83,6 @@ pub struct Tape<'w> {
     params: &'w ParamStore,
     recording: bool,
     dry: bool,
-    /// The GPU that runs the step as a graph, if one does.
-    recorded: Option<&'w Gpu>,
     /// True if weight gradients of repeated layers are fused.
     joins: bool,
     nodes: RefCell<Vec<Node>>,
@@ -414,9 +412,6 @@ impl<'w> Tape<'w> {
         // Their memory serves the next step.
         *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
         outcome?;
-        if let Some(gpu) = self.recorded {
-            gpu.flush()?;
-        }
         params.count_batch();
         Ok(leaves)
     }
@@ -431,9 +426,6 @@ impl Drop for Tape<'_> {
             *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
         }
         self.workspace.arena.finish_step();
-        if let Some(gpu) = self.recorded {
-            gpu.end_recording();
-        }
     }
 }
 

@@ -174,10 +174,6 @@ impl Workspace {
             (false, WeightGradients::Fused) => true,
             (false, WeightGradients::Planned) => planned.is_some_and(|planned| planned.joins),
         };
-        let recorded = self.device.gpu().filter(|gpu| !self.arena.is_dry() && gpu.wants_graph());
-        if let Some(gpu) = recorded {
-            gpu.begin_recording();
-        }
         self.tapes = self.tapes.wrapping_add(1);
         let Spare { nodes, gradients } = self.spare.take();
         Tape {
@@ -185,7 +181,6 @@ impl Workspace {
             params,
             recording,
             dry: self.arena.is_dry(),
-            recorded,
             joins,
             nodes: RefCell::new(nodes),
             gradients: RefCell::new(gradients),
