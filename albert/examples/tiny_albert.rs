@@ -321,7 +321,7 @@ pub fn train() -> Result<[f64; 2]> {
             let tape = workspace.infer(&params, None);
             let [word, swap] = albert.losses(Graph::new(&tape), &evaluation)?;
             let right = [word.correct()?, swap.correct()?];
-            accuracies = [right[0] as f64 / word.labels.len() as f64, right[1] as f64 / swap.labels.len() as f64];
+            accuracies = [right[0] as f64 / word.losses.len() as f64, right[1] as f64 / swap.losses.len() as f64];
             let [word, swap] = accuracies.map(|share| 100.0 * share);
             println!("step {step:4}  loss {words:.3} + {order:.3}  held out: words {word:3.0} %, order {swap:3.0} %");
         }

@@ -11,7 +11,7 @@
 
 use engine::device::{
     Driver, DriverError,
-    driver::{Argument, DeviceAddress, FunctionHandle},
+    driver::{Address, FunctionHandle, Value},
 };
 use kernels_cuda::program::Program;
 use kernels_proof::recorded::{FNV_START, fnv_1a};
@@ -43,12 +43,12 @@ struct Copied {
     address: u64,
     bytes: usize,
     /// Device address of the first guard.
-    device: DeviceAddress,
+    device: Address,
 }
 
 impl Copied {
-    fn start(&self) -> DeviceAddress {
-        DeviceAddress(self.device.0 + GUARD as u64)
+    fn start(&self) -> Address {
+        Address(self.device.0 + GUARD as u64)
     }
 }
 
@@ -114,13 +114,13 @@ impl<D: Driver> OnDriver<D> {
     }
 }
 
-/// Argument with device addresses.
-fn translate(argument: &sim::Argument, place: impl Fn(u64) -> u64) -> Result<Argument, String> {
+/// Value with device addresses.
+fn translate(argument: &sim::Argument, place: impl Fn(u64) -> u64) -> Result<Value, String> {
     Ok(match *argument {
-        sim::Argument::U64(value) => Argument::U64(place(value)),
-        sim::Argument::U32(value) => Argument::U32(value),
-        sim::Argument::F32(value) => Argument::F32(value),
-        sim::Argument::TensorMap(map) => Argument::TensorMap(TensorMap {
+        sim::Argument::U64(value) => Value::Address(Address(place(value))),
+        sim::Argument::U32(value) => Value::U32(value),
+        sim::Argument::F32(value) => Value::F32(value),
+        sim::Argument::TensorMap(map) => Value::TensorMap(TensorMap {
             address: place(map.address),
             storage: match map.dtype {
                 TensorType::F32 => Storage::F32,

@@ -9,7 +9,7 @@
 
 use engine::device::{
     Driver, DriverError, GpuInfo,
-    driver::{Argument, DeviceAddress, FunctionHandle},
+    driver::{Address, FunctionHandle, Value},
 };
 use ptx::Launch;
 use std::{
@@ -135,32 +135,32 @@ impl<D: Driver> Driver for Rehearsed<D> {
         self.driver.load(ptx, entry)
     }
 
-    fn allocate(&self, bytes: usize) -> Result<DeviceAddress, DriverError> {
+    fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
         self.stage.alive("cuMemAlloc")?;
         self.driver.allocate(bytes)
     }
 
-    fn free(&self, address: DeviceAddress) -> Result<(), DriverError> {
+    fn free(&self, address: Address) -> Result<(), DriverError> {
         self.stage.alive("cuMemFree")?;
         self.driver.free(address)
     }
 
-    fn copy_in(&self, target: DeviceAddress, source: &[u8]) -> Result<(), DriverError> {
+    fn copy_in(&self, target: Address, source: &[u8]) -> Result<(), DriverError> {
         self.stage.alive("cuMemcpyHtoDAsync")?;
         self.driver.copy_in(target, source)
     }
 
-    fn copy_out(&self, target: &mut [u8], source: DeviceAddress) -> Result<(), DriverError> {
+    fn copy_out(&self, target: &mut [u8], source: Address) -> Result<(), DriverError> {
         self.stage.alive("cuMemcpyDtoH")?;
         self.driver.copy_out(target, source)
     }
 
-    fn fill(&self, target: DeviceAddress, bytes: usize, value: u8) -> Result<(), DriverError> {
+    fn fill(&self, target: Address, bytes: usize, value: u8) -> Result<(), DriverError> {
         self.stage.alive("cuMemsetD8Async")?;
         self.driver.fill(target, bytes, value)
     }
 
-    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
+    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError> {
         if self.launches()? { self.driver.launch(function, launch, arguments) } else { Ok(()) }
     }
 
@@ -177,7 +177,7 @@ impl<D: Driver> Driver for Rehearsed<D> {
         self.driver.stream()
     }
 
-    fn library_address(&self, address: DeviceAddress, bytes: usize, is_written: bool) -> Result<usize, DriverError> {
+    fn library_address(&self, address: Address, bytes: usize, is_written: bool) -> Result<usize, DriverError> {
         self.driver.library_address(address, bytes, is_written)
     }
 

@@ -10,12 +10,13 @@
 //! the tape keeps a value for backward by keeping a clone.
 //! Limits: at most six dimensions; a view is a range of rows, never a stride.
 use crate::{
-    device::{Gpu, driver::DeviceAddress},
+    device::Gpu,
     dtype::{DType, Scalar},
     error::{EngineError, Result},
     memory::{Arena, Storage},
     shape::Shape,
 };
+use kernels_cuda::arguments::Address;
 use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
 
 /// An n-dimensional array.
@@ -162,14 +163,14 @@ impl Tensor {
 
     /// The address of the first element on the GPU, for a kernel that reads it. Panics if the tensor is not there.
     #[track_caller]
-    pub fn address(&self) -> DeviceAddress {
+    pub fn address(&self) -> Address {
         self.storage.address(self.byte_range().start)
     }
 
     /// The address of the first element on the GPU, for a kernel that writes it. Panics if the tensor is not there, or
     /// shares its bytes.
     #[track_caller]
-    pub fn address_mut(&mut self) -> DeviceAddress {
+    pub fn address_mut(&mut self) -> Address {
         let start = self.byte_range().start;
         self.unique().address(start)
     }

@@ -37,9 +37,14 @@ pub struct Counts {
     modules: u64,
     /// Calls in all.
     calls: u64,
-    /// Nanoseconds between the end of a call and the start of the next, where that is a launch.
+    /// Nanoseconds between the end of a call and the start of the next, where that is a launch; without [`LONG`] ones.
     between: u64,
+    /// Those: draws of data, checkpoints, and other programs on the core.
+    long: u64,
 }
+
+/// Nanoseconds from which a pause before a launch is not the launch's own.
+const LONG: u64 = 50_000;
 
 struct State {
     counts: Counts,
@@ -63,6 +68,7 @@ static STATE: Mutex<State> = Mutex::new(State {
         modules: 0,
         calls: 0,
         between: 0,
+        long: 0,
     },
     last: None,
     context: 0,
@@ -322,7 +328,10 @@ pub extern "C" fn cuLaunchKernel(
     let start = Instant::now();
     call(|state| {
         state.counts.launches += 1;
-        state.counts.between += state.last.map_or(0, |last| (start - last).as_nanos() as u64);
+        match state.last.map_or(0, |last| (start - last).as_nanos() as u64) {
+            LONG.. => state.counts.long += 1,
+            pause => state.counts.between += pause,
+        }
         let refused = function.is_null() || [x, y, z, block_x, block_y, block_z].contains(&0);
         if refused { INVALID_VALUE } else { SUCCESS }
     })

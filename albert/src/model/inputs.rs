@@ -43,6 +43,18 @@ impl Inputs {
     /// # Errors
     /// The lengths do not fit together, or there is not enough memory.
     pub fn new<'a>(tape: &Tape<'_>, batch: impl Into<Tokens<'a>>) -> Result<Self, EngineError> {
+        Self::with_lists(tape, batch, []).map(|(inputs, [])| inputs)
+    }
+
+    /// [`Inputs::new`], with more integers in the same copy: labels, rows.
+    ///
+    /// # Errors
+    /// As [`Inputs::new`].
+    pub fn with_lists<'a, const N: usize>(
+        tape: &Tape<'_>,
+        batch: impl Into<Tokens<'a>>,
+        more: [&[u32]; N],
+    ) -> Result<(Self, [Var; N]), EngineError> {
         let Tokens { ids, segments, positions, cu_seqlens } = batch.into();
         let tokens = ids.len();
         let rises = cu_seqlens.windows(2).all(|pair| pair[0] < pair[1]);
@@ -57,15 +69,13 @@ impl Inputs {
             });
         }
         let first = &cu_seqlens[..cu_seqlens.len() - 1];
-        Ok(Self {
-            ids: tape.input([tokens], ids)?,
-            segments: tape.input([tokens], segments)?,
-            positions: tape.input([tokens], positions)?,
-            sequences: Sequences::new(tape, cu_seqlens)?,
-            first_tokens: tape.input([first.len()], first)?,
-            lengths: cu_seqlens.windows(2).map(|pair| pair[1] - pair[0]).collect(),
-            keys: Vec::new(),
-        })
+        let lengths: Vec<u32> = cu_seqlens.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let lists = [&[ids, segments, positions, cu_seqlens, &lengths, first], &more[..]].concat();
+        let mut copied = tape.list_inputs(&lists)?;
+        let more = copied.split_off(lists.len() - N).try_into().expect("one for each list");
+        let [ids, segments, positions, offsets, keys, first_tokens] = copied.try_into().expect("one for each list");
+        let sequences = Sequences::of(tape, cu_seqlens, [offsets, keys])?;
+        Ok((Self { ids, segments, positions, sequences, first_tokens, lengths, keys: Vec::new() }, more))
     }
 
     /// The inputs with only the first `keys[b]` tokens of sequence b as keys: tokens that an attention mask hides come

@@ -57,13 +57,11 @@ pub fn pretraining_loss(
     weights: LossWeights,
     denominators: Denominators,
 ) -> Result<PretrainingLoss, EngineError> {
-    let inputs = Inputs::new(tape, batch)?;
+    let lists = [&batch.masked_positions[..], &batch.masked_labels, &batch.sop_labels];
+    let (inputs, [positions, labels, sop_labels]) = Inputs::with_lists(tape, batch, lists)?;
     let x = model.encode(tape, &inputs, options)?; // [T, H]
     let mlm = match model.mlm() {
         Some(head) if !batch.masked_positions.is_empty() => {
-            let masked = batch.masked_positions.len();
-            let positions = tape.input([masked], &batch.masked_positions)?;
-            let labels = tape.input([masked], &batch.masked_labels)?;
             Some(head.loss(tape, &x, &positions, &labels, denominators.masked)?)
         }
         _ => None,
@@ -71,8 +69,7 @@ pub fn pretraining_loss(
     let sentence = match (model.pooler(), model.sentence()) {
         (Some(pooler), Some(head)) if !batch.sop_labels.is_empty() => {
             let pooled = pooler.forward(tape, &x, &inputs.first_tokens)?; // [B, H]
-            let labels = tape.input([batch.sop_labels.len()], &batch.sop_labels)?;
-            Some(head.loss(tape, &pooled, &labels, denominators.sequences)?)
+            Some(head.loss(tape, &pooled, &sop_labels, denominators.sequences)?)
         }
         _ => None,
     };

@@ -4,12 +4,9 @@ use super::{
     Communicator,
     nccl::{Link, Message},
 };
-use crate::{
-    device::{Gpu, driver::DeviceAddress},
-    dtype::DType,
-    error::Result,
-};
+use crate::{device::Gpu, dtype::DType, error::Result};
 use kernels::{Cpu, elementwise::add_assign};
+use kernels_cuda::arguments::Address;
 use std::ops::Range;
 
 /// A range of an array.
@@ -92,12 +89,12 @@ pub(super) struct OnDevice<'a> {
     /// Name of the exchange.
     pub(super) what: &'a str,
     /// First element of each array.
-    pub(super) arrays: Vec<DeviceAddress>,
+    pub(super) arrays: Vec<Address>,
 }
 
 impl OnDevice<'_> {
-    fn at(&self, part: &Part) -> (DeviceAddress, usize) {
-        (DeviceAddress(self.arrays[part.array].0 + 4 * part.range.start as u64), part.range.len())
+    fn at(&self, part: &Part) -> (Address, usize) {
+        (Address(self.arrays[part.array].0 + 4 * part.range.start as u64), part.range.len())
     }
 }
 

@@ -17,7 +17,8 @@ use super::{
     library::{function, reason},
     pause,
 };
-use crate::device::{Gpu, driver::DeviceAddress};
+use crate::device::Gpu;
+use kernels_cuda::arguments::Address;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -168,7 +169,7 @@ impl Nccl {
 #[derive(Clone, Copy)]
 pub(super) struct Message {
     pub(super) rank: usize,
-    pub(super) address: DeviceAddress,
+    pub(super) address: Address,
     pub(super) bytes: usize,
 }
 

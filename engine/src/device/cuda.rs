@@ -7,11 +7,19 @@
 
 use super::{
     cuda_session::{CudaSession, Passed, failed},
-    driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo},
+    driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, Value},
 };
 use cudarc::driver::{CudaContext, result, sys};
 use ptx::Launch;
-use std::ffi::c_void;
+use std::{ffi::c_void, mem::MaybeUninit};
+
+/// Most arguments of a kernel; they are on the stack.
+const MOST_ARGUMENTS: usize = 48;
+
+fn too_many(count: usize) -> DriverError {
+    let reason = format!("{count} arguments; expected at most {MOST_ARGUMENTS}");
+    DriverError::Call { call: "cuLaunchKernel", reason }
+}
 
 /// One GPU.
 #[derive(Debug)]
@@ -80,20 +88,20 @@ impl Driver for CudaDriver {
         self.session.load(ptx, entry)
     }
 
-    fn allocate(&self, bytes: usize) -> Result<DeviceAddress, DriverError> {
+    fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
         self.session.bind()?;
         // SAFETY: a plain allocation; the driver keeps the address until `free`.
         let address = unsafe { result::malloc_sync(bytes.max(1)) }.map_err(failed("cuMemAlloc"))?;
-        Ok(DeviceAddress(address))
+        Ok(Address(address))
     }
 
-    fn free(&self, address: DeviceAddress) -> Result<(), DriverError> {
+    fn free(&self, address: Address) -> Result<(), DriverError> {
         self.session.bind()?;
         // SAFETY: the driver itself refuses what it did not allocate.
         unsafe { result::free_sync(address.0) }.map_err(failed("cuMemFree"))
     }
 
-    fn copy_in(&self, target: DeviceAddress, source: &[u8]) -> Result<(), DriverError> {
+    fn copy_in(&self, target: Address, source: &[u8]) -> Result<(), DriverError> {
         self.session.bind()?;
         // Not the synchronous call: that one would wait for all kernels before it.
         // SAFETY: the source is a live slice of pageable memory, which the driver has read when it returns (it stages it);
@@ -102,32 +110,35 @@ impl Driver for CudaDriver {
             .map_err(failed("cuMemcpyHtoDAsync"))
     }
 
-    fn copy_out(&self, target: &mut [u8], source: DeviceAddress) -> Result<(), DriverError> {
+    fn copy_out(&self, target: &mut [u8], source: Address) -> Result<(), DriverError> {
         self.synchronize()?;
         // SAFETY: the target is a live slice that the copy has filled on return; the driver refuses a source outside
         // its allocations.
         unsafe { result::memcpy_dtoh_sync(target, source.0) }.map_err(failed("cuMemcpyDtoH"))
     }
 
-    fn fill(&self, target: DeviceAddress, bytes: usize, value: u8) -> Result<(), DriverError> {
+    fn fill(&self, target: Address, bytes: usize, value: u8) -> Result<(), DriverError> {
         self.session.bind()?;
         // SAFETY: the driver refuses a target outside its allocations; the stream is this driver's own.
         unsafe { result::memset_d8_async(target.0, value, bytes, self.session.stream()) }
             .map_err(failed("cuMemsetD8Async"))
     }
 
-    fn launch(&self, handle: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
+    fn launch(&self, handle: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError> {
         self.session.bind()?;
         let start = || {
             let function = self.session.function_with_room(handle, launch.shared_bytes)?;
-            let mut values = arguments.iter().map(Passed::new).collect::<Result<Vec<_>, _>>()?;
-            let mut pointers: Vec<*mut c_void> =
-                values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+            let mut values = [const { MaybeUninit::uninit() }; MOST_ARGUMENTS];
+            let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
+            let pointers = pointers.get_mut(..arguments.len()).ok_or_else(|| too_many(arguments.len()))?;
+            for ((argument, value), pointer) in arguments.iter().zip(&mut values).zip(&mut *pointers) {
+                *pointer = std::ptr::from_mut(value.write(Passed::new(argument)?)).cast();
+            }
             let [grid, block] = [launch.grid, launch.block].map(|[x, y, z]| (x, y, z));
             // SAFETY: the pointers are to live values, each as large as any parameter, which the driver copies before
             // it returns. What the kernel does with addresses stays within device memory.
             unsafe {
-                result::launch_kernel(function, grid, block, launch.shared_bytes, self.session.stream(), &mut pointers)
+                result::launch_kernel(function, grid, block, launch.shared_bytes, self.session.stream(), pointers)
             }
             .map_err(failed("cuLaunchKernel"))
         };
@@ -147,7 +158,7 @@ impl Driver for CudaDriver {
         Ok(self.session.stream().expose_provenance())
     }
 
-    fn library_address(&self, address: DeviceAddress, _: usize, _: bool) -> Result<usize, DriverError> {
+    fn library_address(&self, address: Address, _: usize, _: bool) -> Result<usize, DriverError> {
         Ok(address.0 as usize)
     }
 

@@ -1,7 +1,7 @@
 //! Context, stream and loaded kernels of a GPU.
 #![allow(unsafe_code)]
 
-use super::driver::{Argument, DeviceAddress, DriverError, FunctionHandle};
+use super::driver::{Address, DriverError, FunctionHandle, Value};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use ptx::{DescriptorSwizzle, Storage, TensorMap};
 use std::{
@@ -151,13 +151,12 @@ fn load_module(ptx: &CString, entry: &str) -> Result<sys::CUmodule, DriverError>
 pub(super) struct Passed([u64; 16]);
 
 impl Passed {
-    pub(super) fn new(argument: &Argument) -> Result<Self, DriverError> {
+    pub(super) fn new(argument: &Value) -> Result<Self, DriverError> {
         let word = match *argument {
-            Argument::Address(DeviceAddress(address)) => address,
-            Argument::U32(value) => u64::from(value),
-            Argument::U64(value) => value,
-            Argument::F32(value) => u64::from(value.to_bits()),
-            Argument::TensorMap(map) => return encode(&map),
+            Value::Address(Address(address)) => address,
+            Value::U32(value) => u64::from(value),
+            Value::F32(value) => u64::from(value.to_bits()),
+            Value::TensorMap(map) => return encode(&map),
         };
         let mut words = [0; 16];
         words[0] = word;

@@ -5,31 +5,13 @@
 
 pub use crate::error::DriverError;
 use crate::profile::Peak;
-use ptx::{Launch, TensorMap};
+pub use kernels_cuda::arguments::{Address, Value};
+use ptx::Launch;
 use std::fmt;
-
-/// An address in the memory of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DeviceAddress(pub u64);
 
 /// A function of a loaded module; the number has a meaning to its driver alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionHandle(pub usize);
-
-/// One argument of a kernel, as PTX declares it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Argument {
-    /// `.u64`: an address of device memory.
-    Address(DeviceAddress),
-    /// `.u32`
-    U32(u32),
-    /// `.u64`
-    U64(u64),
-    /// `.f32`
-    F32(f32),
-    /// `.align 64 .b8 [128]`: the tensor map of a matrix.
-    TensorMap(TensorMap),
-}
 
 /// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,38 +83,38 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// There is not enough.
-    fn allocate(&self, bytes: usize) -> Result<DeviceAddress, DriverError>;
+    fn allocate(&self, bytes: usize) -> Result<Address, DriverError>;
 
     /// Gives back what `allocate` gave.
     ///
     /// # Errors
     /// `address` is not the start of an allocation.
-    fn free(&self, address: DeviceAddress) -> Result<(), DriverError>;
+    fn free(&self, address: Address) -> Result<(), DriverError>;
 
     /// Copies bytes to the device, in order with launches.
     ///
     /// # Errors
     /// The target is not within one allocation.
-    fn copy_in(&self, target: DeviceAddress, source: &[u8]) -> Result<(), DriverError>;
+    fn copy_in(&self, target: Address, source: &[u8]) -> Result<(), DriverError>;
 
     /// Copies bytes to the host, after everything launched before.
     ///
     /// # Errors
     /// The source is not within one allocation, or an earlier launch failed.
-    fn copy_out(&self, target: &mut [u8], source: DeviceAddress) -> Result<(), DriverError>;
+    fn copy_out(&self, target: &mut [u8], source: Address) -> Result<(), DriverError>;
 
     /// Sets `bytes` bytes to `value`, in order with launches.
     ///
     /// # Errors
     /// The target is not within one allocation.
-    fn fill(&self, target: DeviceAddress, bytes: usize, value: u8) -> Result<(), DriverError>;
+    fn fill(&self, target: Address, bytes: usize, value: u8) -> Result<(), DriverError>;
 
     /// Starts a kernel. The arguments must be those that its PTX declares, and every address it reaches must be
     /// allocated: a kernel that breaks this corrupts the memory of the device, never that of the host.
     ///
     /// # Errors
     /// The shape is not possible on this device. Faults of the kernel itself come with a later call.
-    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError>;
+    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError>;
 
     /// Waits until everything launched is done.
     ///
@@ -159,7 +141,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// They are not within one allocation, or not initialized. A real driver checks neither.
-    fn library_address(&self, address: DeviceAddress, bytes: usize, is_written: bool) -> Result<usize, DriverError>;
+    fn library_address(&self, address: Address, bytes: usize, is_written: bool) -> Result<usize, DriverError>;
 
     /// True if everything on the stream is done.
     ///

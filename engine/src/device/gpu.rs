@@ -1,23 +1,26 @@
 //! A GPU as the engine uses it: memory that is kept for reuse, and kernels that are compiled once.
 //!
 //! ```text
-//! operation ── kernel's specification ──> Gpu::launch ── name known? ── no ─> text from the assembler ─> Driver::load
-//!                                              │ yes                                                        │
-//!                                              └────────────────> Driver::launch <───────────────────────────┘
+//! operation ── kernel's specification ──> Gpu::function ── known? ── no ─> text from the assembler ─> Driver::load
+//!                                              │ yes                                                     │
+//!                                              └───────> Gpu::start ─> Driver::launch <──────────────────┘
+//!
 //! tensor dropped ──> Gpu's free list, by size ──> next tensor of that size (everything is in order on one stream, so
 //!                                                 what used the memory before is done with it by then)
 //! ```
 //!
 //! The same code drives a real GPU and the simulated one, through a [`Driver`].
 
-use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
+use super::driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, Value};
 use crate::error::{EngineError, Result};
 use kernels::Cpu;
-use kernels_cuda::program::{Name, Program};
+use kernels_cuda::{arguments::Arguments, program::Program};
 use ptx::{Launch, Sm};
 use std::{
+    any::{Any, TypeId},
     collections::HashMap,
     fmt,
+    hash::Hash,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -36,13 +39,16 @@ struct Inner {
     /// The processor beside it: files, batches, first values.
     host: Cpu,
     sm: Sm,
-    functions: Mutex<HashMap<String, FunctionHandle>>,
+    /// By the type of the kernel's specification, a map from specifications to functions.
+    functions: Mutex<HashMap<TypeId, Box<dyn Any + Send>>>,
+    /// Arguments of a launch, kept for the next.
+    values: Mutex<Vec<Value>>,
     /// Number of launches.
     launches: AtomicU64,
     /// Bytes that the driver has given and not got back.
     given: AtomicU64,
     /// Free allocations, by size.
-    free: Mutex<HashMap<usize, Vec<DeviceAddress>>>,
+    free: Mutex<HashMap<usize, Vec<Address>>>,
 }
 
 impl fmt::Debug for Gpu {
@@ -73,6 +79,7 @@ impl Gpu {
             host,
             sm,
             functions: Mutex::default(),
+            values: Mutex::default(),
             launches: AtomicU64::default(),
             given: AtomicU64::default(),
             free: Mutex::default(),
@@ -110,37 +117,38 @@ impl Gpu {
         self.0.sm
     }
 
-    /// Starts the kernel called `name`; `program` writes its text if it is used for the first time.
-    ///
-    /// The arguments must be those that the kernel declares; see [`Driver::launch`].
+    /// The function of the kernel `spec`; `program` writes its text if it is used for the first time.
     ///
     /// # Errors
-    /// The driver refuses the text or the launch.
-    pub(crate) fn launch(
+    /// The driver refuses the text.
+    pub(crate) fn function<K: Eq + Hash + Send + 'static>(
         &self,
-        name: &Name,
+        spec: K,
         program: impl FnOnce(Sm) -> Program,
-        launch: Launch,
-        arguments: &[Argument],
-    ) -> Result<()> {
-        // An empty grid is no launch for the driver, and nothing to do.
-        if launch.grid.contains(&0) {
-            return Ok(());
-        }
-        let function = self.function(name, program)?;
-        self.0.launches.fetch_add(1, Ordering::Relaxed);
-        Ok(self.0.driver.launch(function, launch, arguments)?)
-    }
-
-    fn function(&self, name: &Name, program: impl FnOnce(Sm) -> Program) -> Result<FunctionHandle> {
+    ) -> Result<FunctionHandle> {
         let mut functions = lock(&self.0.functions);
-        if let Some(&function) = functions.get(name.as_str()) {
+        let of_type =
+            functions.entry(TypeId::of::<K>()).or_insert_with(|| Box::new(HashMap::<K, FunctionHandle>::new()));
+        let of_type: &mut HashMap<K, FunctionHandle> = of_type.downcast_mut().expect("the map of this type");
+        if let Some(&function) = of_type.get(&spec) {
             return Ok(function);
         }
         let program = program(self.0.sm);
         let function = self.0.driver.load(&program.text, &program.name.entry())?;
-        functions.insert(name.as_str().to_owned(), function);
+        of_type.insert(spec, function);
         Ok(function)
+    }
+
+    /// Starts a kernel with the arguments that it declares; see [`Driver::launch`].
+    ///
+    /// # Errors
+    /// The driver refuses the launch.
+    pub(crate) fn start(&self, function: FunctionHandle, launch: Launch, arguments: &impl Arguments) -> Result<()> {
+        let mut values = lock(&self.0.values);
+        values.clear();
+        arguments.push_all(&mut values);
+        self.0.launches.fetch_add(1, Ordering::Relaxed);
+        Ok(self.0.driver.launch(function, launch, &values)?)
     }
 
     /// Waits until everything launched is done.
@@ -163,7 +171,7 @@ impl Gpu {
     pub(crate) fn allocate(&self, bytes: usize) -> Result<DeviceBlock> {
         let rounded = bytes.checked_next_multiple_of(GRANULE).ok_or(EngineError::Memory { bytes })?;
         if rounded == 0 {
-            return Ok(DeviceBlock { gpu: self.clone(), address: DeviceAddress(0), bytes: 0 });
+            return Ok(DeviceBlock { gpu: self.clone(), address: Address(0), bytes: 0 });
         }
         let kept = lock(&self.0.free).get_mut(&rounded).and_then(Vec::pop);
         let address = match kept {
@@ -216,7 +224,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct DeviceBlock {
     gpu: Gpu,
-    address: DeviceAddress,
+    address: Address,
     bytes: usize,
 }
 
@@ -230,9 +238,9 @@ impl DeviceBlock {
     }
 
     /// The address of byte `offset`. Panics beyond the end.
-    pub(crate) fn at(&self, offset: usize) -> DeviceAddress {
+    pub(crate) fn at(&self, offset: usize) -> Address {
         assert!(offset <= self.bytes, "byte {offset} of a block of {}", self.bytes);
-        DeviceAddress(self.address.0 + offset as u64)
+        Address(self.address.0 + offset as u64)
     }
 
     /// Copies bytes in, in order with launches.
@@ -276,7 +284,10 @@ mod tests {
     use super::*;
     use crate::ops::{self, Activation};
     use crate::shared_tests::*;
-    use kernels_cuda::{activation::BiasActivation, program::Pass};
+    use kernels_cuda::{
+        activation::{BackwardArgs, BiasActivation},
+        program::Pass,
+    };
 
     #[test]
     fn an_old_gpu_is_refused_by_name() {
@@ -314,18 +325,14 @@ mod tests {
             let tape = workspace.infer(&params, None);
             let (pre, dy) = (tape.input([3, 12], &values).unwrap(), tape.input([3, 12], &[2f32; 36]).unwrap());
             let mut dx = tape.alloc([3, 12], DType::F32).unwrap();
-            let arguments = [
-                Argument::Address(pre.value().address()),
-                Argument::Address(dy.value().address()),
-                Argument::Address(dx.address_mut()),
-                Argument::U32(3),
-                Argument::U32(12),
-            ];
+            let (pre, dy, to) = (pre.value().address(), dy.value().address(), dx.address_mut());
+            let arguments = BackwardArgs { pre, dy, dx: to, rows: 3, columns: 12 };
             let text = |sm| {
                 assert_eq!(round, 0, "the text is written once");
                 kernel.program(sm)
             };
-            gpu.launch(&kernel.name(gpu.sm()), text, kernel.launch(3, 12).unwrap(), &arguments).unwrap();
+            let function = gpu.function(kernel, text).unwrap();
+            gpu.start(function, kernel.launch(3, 12).unwrap(), &arguments).unwrap();
             let mut wanted = vec![0.0; 36];
             kernels::activation::backward(gpu.host(), Activation::GeluTanh, &values, &[2.0; 36], &mut wanted);
             close("dx", &dx.to_vec().unwrap(), &wanted, 4.4e-7);

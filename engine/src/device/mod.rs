@@ -145,7 +145,7 @@ mod tests {
     #[cfg(feature = "cuda")]
     #[test]
     fn a_kernel_runs_and_a_wrong_one_says_why() {
-        use driver::Argument;
+        use driver::Value;
         use ptx::Launch;
         let opened = cuda::CudaDriver::open(0).inspect_err(|error| println!("SKIPPED: {error}"));
         let Ok(driver) = opened else { return };
@@ -171,7 +171,7 @@ mod tests {
         let memory = driver.allocate(4000).unwrap();
         driver.copy_in(memory, bytemuck::cast_slice(&x)).unwrap();
         let shape = Launch { grid: [4, 1, 1], block: [256, 1, 1], shared_bytes: 0 };
-        driver.launch(function, shape, &[Argument::Address(memory), Argument::U32(1000)]).unwrap();
+        driver.launch(function, shape, &[Value::Address(memory), Value::U32(1000)]).unwrap();
         let mut y = vec![0f32; 1000];
         driver.copy_out(bytemuck::cast_slice_mut(&mut y), memory).unwrap();
         driver.free(memory).unwrap();

@@ -4,7 +4,7 @@
 //! outside its memory, an uninitialized value) is an error of the launch, with the line of the Rust source. It is some
 //! ten thousand times slower than a GPU.
 
-use super::driver::{Argument, DeviceAddress, Driver, DriverError, FunctionHandle, GpuInfo};
+use super::driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, Value};
 use ptx::{
     Launch, Sm,
     sim::{self, Memory, Module, Options},
@@ -85,37 +85,28 @@ impl Driver for SimulatedDriver {
         Ok(FunctionHandle(state.loaded.len() - 1))
     }
 
-    fn allocate(&self, bytes: usize) -> Result<DeviceAddress, DriverError> {
-        Ok(DeviceAddress(self.state().memory.allocate("tensor", bytes)))
+    fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
+        Ok(Address(self.state().memory.allocate("tensor", bytes)))
     }
 
-    fn free(&self, address: DeviceAddress) -> Result<(), DriverError> {
+    fn free(&self, address: Address) -> Result<(), DriverError> {
         self.state().memory.free(address.0).map_err(failed("free"))
     }
 
-    fn copy_in(&self, target: DeviceAddress, source: &[u8]) -> Result<(), DriverError> {
+    fn copy_in(&self, target: Address, source: &[u8]) -> Result<(), DriverError> {
         self.state().memory.copy_in(target.0, source).map_err(failed("copy to the device"))
     }
 
-    fn copy_out(&self, target: &mut [u8], source: DeviceAddress) -> Result<(), DriverError> {
+    fn copy_out(&self, target: &mut [u8], source: Address) -> Result<(), DriverError> {
         self.state().memory.copy_out(target, source.0).map_err(failed("copy from the device"))
     }
 
-    fn fill(&self, target: DeviceAddress, bytes: usize, value: u8) -> Result<(), DriverError> {
+    fn fill(&self, target: Address, bytes: usize, value: u8) -> Result<(), DriverError> {
         self.copy_in(target, &vec![value; bytes])
     }
 
-    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), DriverError> {
-        let arguments: Vec<sim::Argument> = arguments
-            .iter()
-            .map(|argument| match *argument {
-                Argument::Address(DeviceAddress(address)) => sim::Argument::U64(address),
-                Argument::U32(value) => sim::Argument::U32(value),
-                Argument::U64(value) => sim::Argument::U64(value),
-                Argument::F32(value) => sim::Argument::F32(value),
-                Argument::TensorMap(map) => sim::Argument::TensorMap(map.into()),
-            })
-            .collect();
+    fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError> {
+        let arguments: Vec<sim::Argument> = arguments.iter().copied().map(Into::into).collect();
         let State { memory, loaded, options } = &mut *self.state();
         let (module, entry) = loaded.get(function.0).ok_or_else(foreign)?;
         let refused = |reason: String| DriverError::Kernel { entry: entry.clone(), reason };
@@ -140,7 +131,7 @@ impl Driver for SimulatedDriver {
         Ok(std::ptr::from_ref(&*self.library_work).expose_provenance())
     }
 
-    fn library_address(&self, address: DeviceAddress, bytes: usize, is_written: bool) -> Result<usize, DriverError> {
+    fn library_address(&self, address: Address, bytes: usize, is_written: bool) -> Result<usize, DriverError> {
         let pointer = self.state().memory.host_pointer(address.0, bytes, is_written).map_err(failed("library"))?;
         Ok(pointer.expose_provenance())
     }
@@ -162,7 +153,7 @@ mod tests {
         let driver = SimulatedDriver::new((8, 0));
         let memory = driver.allocate(64).unwrap();
         driver.copy_in(memory, &[5; 32]).unwrap();
-        let at = |byte| DeviceAddress(memory.0 + byte);
+        let at = |byte| Address(memory.0 + byte);
         let error = driver.library_address(at(16), 32, false).unwrap_err().to_string();
         assert!(error.contains("byte 32 of `tensor` was never written"), "{error}");
         assert!(driver.library_address(at(48), 32, true).is_err(), "beyond the allocation");
@@ -195,7 +186,7 @@ mod tests {
         let memory = driver.allocate(4).unwrap();
         let run = || {
             let launch = Launch { grid: [1; 3], block: [2, 1, 1], shared_bytes: 0 };
-            driver.launch(function, launch, &[Argument::Address(memory)])
+            driver.launch(function, launch, &[Value::Address(memory)])
         };
         assert!(run().unwrap_err().to_string().contains("race"));
         driver.skip_race_search();

@@ -1,18 +1,9 @@
 //! The kernels of the table as the engine launches them: a name, a text, arguments.
 
-use crate::{
-    device::{
-        Gpu,
-        driver::{Argument, DeviceAddress},
-    },
-    dtype::DType,
-    error::Result,
-    memory::Arena,
-    tensor::Tensor,
-};
+use crate::{device::Gpu, dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels_cuda::{
     activation::BiasActivation,
-    arguments::{Address, Arguments, Value},
+    arguments::{Address, Arguments},
     attention::{sm80::Flash, sm90::HopperFlash, sm90_backward::HopperBackward, sm90_short::HopperShort},
     cross_entropy::Rows,
     dropout::Apply,
@@ -21,24 +12,21 @@ use kernels_cuda::{
     gemm::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
     layernorm::LayerNorm,
     optimizer::Update,
-    program::{Name, Program},
+    program::Program,
     reduce::{AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs},
     softmax::Softmax,
 };
 use ptx::{Launch, Sm};
+use std::hash::Hash;
 
 /// A specialization of a kernel.
-pub(crate) trait Kernel {
-    fn name(&self, sm: Sm) -> Name;
+pub(crate) trait Kernel: Copy + Eq + Hash + Send + 'static {
     fn program(&self, sm: Sm) -> Program;
 }
 
 macro_rules! kernels {
     ($($kernel:ty),* $(,)?) => {$(
         impl Kernel for $kernel {
-            fn name(&self, sm: Sm) -> Name {
-                (*self).name(sm)
-            }
             fn program(&self, sm: Sm) -> Program {
                 (*self).program(sm)
             }
@@ -71,9 +59,6 @@ kernels!(
 macro_rules! hopper_kernels {
     ($($kernel:ty),* $(,)?) => {$(
         impl Kernel for $kernel {
-            fn name(&self, _: Sm) -> Name {
-                (*self).name()
-            }
             fn program(&self, _: Sm) -> Program {
                 (*self).program()
             }
@@ -93,47 +78,24 @@ pub(crate) fn storage(dtype: DType) -> kernels::DType {
 }
 
 /// True if a kernel may load 16 bytes at a time from all of these addresses.
-pub(crate) fn aligned(addresses: &[DeviceAddress]) -> bool {
+pub(crate) fn aligned(addresses: &[Address]) -> bool {
     addresses.iter().all(|address| address.0.is_multiple_of(16))
-}
-
-impl DeviceAddress {
-    /// The address of element `index` of elements of so many bytes.
-    pub(crate) fn element(self, index: usize, bytes: usize) -> Self {
-        Self(self.0 + (index * bytes) as u64)
-    }
-}
-
-impl From<DeviceAddress> for Address {
-    fn from(address: DeviceAddress) -> Self {
-        Address(address.0)
-    }
-}
-
-impl From<Value> for Argument {
-    fn from(value: Value) -> Self {
-        match value {
-            Value::Address(address) => Argument::Address(DeviceAddress(address.0)),
-            Value::U32(value) => Argument::U32(value),
-            Value::F32(value) => Argument::F32(value),
-            Value::TensorMap(map) => Argument::TensorMap(map),
-        }
-    }
 }
 
 impl Gpu {
     /// Starts `kernel`, unless there is nothing to do (`None`).
     pub(crate) fn run(&self, kernel: &impl Kernel, launch: Option<Launch>, arguments: &impl Arguments) -> Result<()> {
-        let Some(launch) = launch else { return Ok(()) };
-        let arguments: Vec<Argument> = arguments.pack().into_iter().map(Argument::from).collect();
-        self.launch(&kernel.name(self.sm()), |sm| kernel.program(sm), launch, &arguments)
+        // An empty grid is no launch for the driver, and nothing to do.
+        let Some(launch) = launch.filter(|launch| !launch.grid.contains(&0)) else { return Ok(()) };
+        let function = self.function(*kernel, |sm| kernel.program(sm))?;
+        self.start(function, launch, arguments)
     }
 
     /// The elements of `x` in the storage of `y`.
     pub(crate) fn cast(&self, x: &Tensor, y: &mut Tensor) -> Result<()> {
         let [from, to] = [x.dtype(), y.dtype()].map(storage);
         let kernel = Map::new(Function::Cast, from, to, 1, x.len());
-        let arguments = MapArgs::new(Function::Cast, &[x.address().into()], y.address_mut().into(), None, [1, x.len()]);
+        let arguments = MapArgs::new(Function::Cast, &[x.address()], y.address_mut(), None, [1, x.len()]);
         self.run(&kernel, kernel.launch(1, x.len()), &arguments)
     }
 
@@ -148,11 +110,11 @@ impl Gpu {
         let dtype = storage(y.dtype());
         let (rows, columns) = y.shape().rows_cols();
         let kernel = Map::new(function, dtype, dtype, rows, columns);
-        let mut addresses: Vec<DeviceAddress> = inputs.iter().map(|input| input.address()).collect();
+        let mut addresses: Vec<Address> = inputs.iter().map(|input| input.address()).collect();
         addresses.push(y.address_mut());
         let kernel = if aligned(&addresses) { kernel } else { Map { vector: 1, ..kernel } };
-        let inputs: Vec<Address> = inputs.iter().map(|input| input.address().into()).collect();
-        let arguments = MapArgs::new(function, &inputs, y.address_mut().into(), factor, [rows, columns]);
+        let inputs: Vec<Address> = inputs.iter().map(|input| input.address()).collect();
+        let arguments = MapArgs::new(function, &inputs, y.address_mut(), factor, [rows, columns]);
         self.run(&kernel, kernel.launch(rows, columns), &arguments)
     }
 
@@ -160,7 +122,7 @@ impl Gpu {
     pub(crate) fn scale(&self, x: &mut Tensor, factor: f32) -> Result<()> {
         let dtype = storage(x.dtype());
         let kernel = Map::new(Function::Scale, dtype, dtype, 1, x.len());
-        let (count, address) = (x.len(), Address::from(x.address_mut()));
+        let (count, address) = (x.len(), x.address_mut());
         let arguments = MapArgs::new(Function::Scale, &[address], address, Some(factor), [1, count]);
         self.run(&kernel, kernel.launch(1, count), &arguments)
     }
@@ -171,11 +133,11 @@ impl Gpu {
     }
 
     /// y = x, `count` f32 from the given addresses on.
-    pub(crate) fn copy_elements(&self, x: DeviceAddress, y: DeviceAddress, count: usize) -> Result<()> {
+    pub(crate) fn copy_elements(&self, x: Address, y: Address, count: usize) -> Result<()> {
         let dtype = storage(DType::F32);
         let kernel = Map::new(Function::Scale, dtype, dtype, 1, count);
         let kernel = if aligned(&[x, y]) { kernel } else { Map { vector: 1, ..kernel } };
-        let arguments = MapArgs::new(Function::Scale, &[x.into()], y.into(), Some(1.0), [1, count]);
+        let arguments = MapArgs::new(Function::Scale, &[x], y, Some(1.0), [1, count]);
         self.run(&kernel, kernel.launch(1, count), &arguments)
     }
 
@@ -184,22 +146,22 @@ impl Gpu {
         &self,
         dtype: DType,
         [rows, columns]: [usize; 2],
-        (from, from_row): (DeviceAddress, usize),
-        (to, to_row): (DeviceAddress, usize),
+        (from, from_row): (Address, usize),
+        (to, to_row): (Address, usize),
     ) -> Result<()> {
         // Integers are moved as the floats of the same bits.
         let dtype = if dtype == DType::Bf16 { kernels::DType::Bf16 } else { kernels::DType::F32 };
         let kernel = Part::new(dtype, &[columns, from_row, to_row], aligned(&[from, to]));
-        let arguments = PartArgs { x: from.into(), y: to.into(), rows, columns, x_row: from_row, y_row: to_row };
+        let arguments = PartArgs { x: from, y: to, rows, columns, x_row: from_row, y_row: to_row };
         self.run(&kernel, kernel.launch(rows, columns), &arguments)
     }
 
     /// sum += x, `count` elements from the given addresses on.
-    pub(crate) fn add_assign(&self, x: DeviceAddress, sum: DeviceAddress, dtype: DType, count: usize) -> Result<()> {
+    pub(crate) fn add_assign(&self, x: Address, sum: Address, dtype: DType, count: usize) -> Result<()> {
         let dtype = storage(dtype);
         let kernel = Map::new(Function::AddAssign, dtype, dtype, 1, count);
         let kernel = if aligned(&[x, sum]) { kernel } else { Map { vector: 1, ..kernel } };
-        let arguments = MapArgs::new(Function::AddAssign, &[x.into()], sum.into(), None, [1, count]);
+        let arguments = MapArgs::new(Function::AddAssign, &[x], sum, None, [1, count]);
         self.run(&kernel, kernel.launch(1, count), &arguments)
     }
 
@@ -210,8 +172,8 @@ impl Gpu {
         // the same kind is the same graph.
         let kernel = Map { vector: 1, ..kernel };
         let count = y.len();
-        let y = y.address_mut().into();
-        let arguments = MapArgs::new(Function::Repeat, &[x.address().into()], y, Some(factor), [1, count]);
+        let y = y.address_mut();
+        let arguments = MapArgs::new(Function::Repeat, &[x.address()], y, Some(factor), [1, count]);
         self.run(&kernel, kernel.launch(1, count), &arguments)
     }
 
@@ -235,7 +197,7 @@ impl Gpu {
     }
 
     /// The total of the terms at `out`: in f64, or times a factor in f32.
-    fn total(&self, x: &Tensor, term: Term, out: DeviceAddress, factor: Option<f32>) -> Result<()> {
+    fn total(&self, x: &Tensor, term: Term, out: Address, factor: Option<f32>) -> Result<()> {
         let kernel = Total { aligned: false, ..Total::new(storage(x.dtype()), term, x.len()) };
         // What is as short as a list of losses has one kernel for every length, as above.
         let long = x.len() >= 1 << 16;
@@ -243,35 +205,35 @@ impl Gpu {
         let launch = kernel.launch(x.len());
         let parts = launch.map_or(0, |launch| launch.grid[0] as usize);
         let partial = Tensor::new(&Arena::on_gpu(self), [2 * parts.max(1)], DType::U32)?;
-        let (x, count, partial) = (x.address().into(), x.len(), partial.address().into());
+        let (x, count, partial) = (x.address(), x.len(), partial.address());
         self.run(&kernel, launch, &TotalArgs { x, partial, count })?;
         let add = AddTotals { scaled: factor.is_some() };
-        let arguments = AddTotalsArgs { partial, out: out.into(), count: parts, factor };
+        let arguments = AddTotalsArgs { partial, out, count: parts, factor };
         self.run(&add, Some(add.launch()), &arguments)
     }
 
     /// out `[rows]` = Σ_columns x [rows, columns], f32.
     pub(crate) fn row_sums(&self, x: &Tensor, columns: usize, out: &mut Tensor) -> Result<()> {
         let (kernel, rows) = (RowSums { dtype: storage(x.dtype()) }, out.len());
-        let arguments = RowSumsArgs { x: x.address().into(), out: out.address_mut().into(), rows, columns };
+        let arguments = RowSumsArgs { x: x.address(), out: out.address_mut(), rows, columns };
         self.run(&kernel, kernel.launch(rows), &arguments)
     }
 
     /// out `[columns]` += Σ_rows x [rows, columns], in a fixed order.
     pub(crate) fn add_column_sums(
         &self,
-        x: DeviceAddress,
+        x: Address,
         dtype: DType,
         rows: usize,
         columns: usize,
-        out: DeviceAddress,
+        out: Address,
     ) -> Result<()> {
-        let one = |dtype, accumulate, from: DeviceAddress, to: DeviceAddress| {
+        let one = |dtype, accumulate, from: Address, to: Address| {
             let kernel = ColumnSums::new(storage(dtype), accumulate, columns, columns);
             if aligned(&[from, to]) { kernel } else { ColumnSums { vector: 1, ..kernel } }
         };
-        let arguments = |from: DeviceAddress, to: DeviceAddress, rows, rows_a_block| {
-            let (x, out) = (from.into(), to.into());
+        let arguments = |from: Address, to: Address, rows, rows_a_block| {
+            let (x, out) = (from, to);
             ColumnSumsArgs { x, out, rows, columns, pitch: columns, rows_a_block }
         };
         let direct = one(dtype, true, x, out);

@@ -9,13 +9,7 @@
 //! The choice depends on shapes, addresses and the device alone, so two runs on one device agree to the bit.
 
 use super::{aligned, storage};
-use crate::{
-    device::{Gpu, driver::DeviceAddress},
-    dtype::DType,
-    error::Result,
-    memory::Arena,
-    tensor::Tensor,
-};
+use crate::{device::Gpu, dtype::DType, error::Result, memory::Arena, tensor::Tensor};
 use kernels::gemm::{Beta, Epilogue, EpilogueKind, Gemm};
 use kernels_cuda::arguments::Address;
 use kernels_cuda::gemm::{
@@ -30,9 +24,9 @@ use ptx::{Sm, TensorMap};
 /// A matrix product's operands: addresses and storage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
-    pub(crate) a: DeviceAddress,
-    pub(crate) b: DeviceAddress,
-    pub(crate) c: DeviceAddress,
+    pub(crate) a: Address,
+    pub(crate) b: Address,
+    pub(crate) c: Address,
     /// Of A and B.
     pub(crate) inputs: DType,
     /// Of C.
@@ -49,7 +43,7 @@ enum GemmKernel {
 struct GemmProblem<'a> {
     spec: &'a Gemm,
     operands: &'a Operands,
-    epilogue: &'a Epilogue<DeviceAddress>,
+    epilogue: &'a Epilogue<Address>,
 }
 
 impl GemmProblem<'_> {
@@ -74,16 +68,16 @@ impl GemmProblem<'_> {
     fn start(&self, gpu: &Gpu, chosen: &GemmKernel, (layers, chunk): (usize, usize)) -> Result<()> {
         let Operands { a, b, c, .. } = *self.operands;
         let (spec, multiprocessors) = (self.spec, gpu.info().multiprocessors as usize);
-        let epilogue = self.epilogue.map(Address::from, Address::from, Address::from);
+        let epilogue = *self.epilogue;
         let stride_c = if layers > 1 { spec.m * spec.n } else { 0 };
         match chosen {
             GemmKernel::Ampere(product) => {
-                let one = ProductArgs::new(spec, [a, b, c].map(Address::from), epilogue);
+                let one = ProductArgs::new(spec, [a, b, c], epilogue);
                 let arguments = ProductArgs { k_step: chunk, k_chunk: chunk, stride_c, ..one };
                 gpu.run(product, product.launch(spec.m, spec.n, layers), &arguments)
             }
             GemmKernel::Hopper(product, maps) => {
-                let arguments = HopperProductArgs::new(spec, *maps, c.into(), epilogue, (layers, chunk), stride_c);
+                let arguments = HopperProductArgs::new(spec, *maps, c, epilogue, (layers, chunk), stride_c);
                 gpu.run(product, product.launch(spec.m, spec.n, layers, multiprocessors), &arguments)
             }
         }
@@ -92,25 +86,28 @@ impl GemmProblem<'_> {
 
 impl Gpu {
     /// C (+)= epilogue(A·B). A product with few tiles and a long k is cut along k, and the parts added in order.
-    pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, epilogue: &Epilogue<DeviceAddress>) -> Result<()> {
+    pub(crate) fn product(&self, spec: &Gemm, operands: &Operands, epilogue: &Epilogue<Address>) -> Result<()> {
         let whole = GemmProblem { spec, operands, epilogue };
+        let start = || whole.start(self, &whole.choose(self), (1, spec.k));
+        if epilogue.kind() != EpilogueKind::None || operands.output != DType::F32 {
+            return start();
+        }
         let multiprocessors = self.info().multiprocessors as usize;
         // In slices the sums are written as they are, whatever becomes of the old C.
         let dense = Gemm { ldc: spec.n, beta: Beta::Zero, ..*spec };
         let parts = GemmProblem { spec: &dense, operands, epilogue }.choose(self);
-        let (slices, chunk) = match (epilogue.kind(), operands.output, &parts) {
-            (EpilogueKind::None, DType::F32, GemmKernel::Ampere(product)) => product.split(spec, multiprocessors),
-            (EpilogueKind::None, DType::F32, GemmKernel::Hopper(product, _)) => product.split(spec, multiprocessors),
-            _ => (1, spec.k),
+        let (slices, chunk) = match &parts {
+            GemmKernel::Ampere(product) => product.split(spec, multiprocessors),
+            GemmKernel::Hopper(product, _) => product.split(spec, multiprocessors),
         };
         if slices == 1 {
-            return whole.start(self, &whole.choose(self), (1, spec.k));
+            return start();
         }
         let partial = Tensor::new(&Arena::on_gpu(self), [slices, spec.m, spec.n], DType::F32)?;
         let into_partial = Operands { c: partial.address(), ..*operands };
         GemmProblem { spec: &dense, operands: &into_partial, epilogue }.start(self, &parts, (slices, chunk))?;
         let sum = SplitKReduce { beta: spec.beta };
-        let (partial, c) = (partial.address().into(), operands.c.into());
+        let (partial, c) = (partial.address(), operands.c);
         let arguments = SplitKReduceArgs { partial, c, rows: spec.m, columns: spec.n, ldc: spec.ldc, slices };
         self.run(&sum, sum.launch(spec.m, spec.n), &arguments)
     }

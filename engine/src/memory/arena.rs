@@ -6,9 +6,10 @@ use super::{
     plan::{Event, Plan},
 };
 use crate::{
-    device::{Device, Gpu, driver::DeviceAddress, gpu::DeviceBlock},
+    device::{Device, Gpu, gpu::DeviceBlock},
     error::{EngineError, Result},
 };
+use kernels_cuda::arguments::Address;
 use std::{
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -297,7 +298,7 @@ impl Storage {
 
     /// The address of byte `offset` on the GPU. Panics if the bytes are not there.
     #[track_caller]
-    pub(crate) fn address(&self, offset: usize) -> DeviceAddress {
+    pub(crate) fn address(&self, offset: usize) -> Address {
         let (block, start) = self.on_device().expect("only a tensor on a GPU has an address there");
         block.at(start + offset)
     }

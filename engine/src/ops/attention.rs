@@ -9,7 +9,7 @@
 //! [`kernels::attention`]). Cost: 4·S·H FLOPs a token forward, 10·S·H backward.
 use super::check;
 use crate::{
-    device::{Device, Gpu, driver::DeviceAddress},
+    device::{Device, Gpu},
     dtype::{DType, floats},
     error::{EngineError, Result},
     launch::{aligned, storage},
@@ -53,24 +53,30 @@ impl Sequences {
     /// # Errors
     /// It does not, or there is not enough memory.
     pub fn new(tape: &Tape<'_>, offsets: &[u32]) -> Result<Self> {
+        let lengths: Vec<u32> = offsets.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
+        let inputs = tape.inputs([offsets, &lengths])?;
+        Self::of(tape, offsets, inputs)
+    }
+
+    /// The sequences between `offsets`, from inputs with the offsets and with the lengths.
+    ///
+    /// # Errors
+    /// Offsets do not begin with 0, or fall.
+    pub fn of(tape: &Tape<'_>, offsets: &[u32], [on_device, lengths]: [Var; 2]) -> Result<Self> {
         if offsets.first() != Some(&0) || !offsets.is_sorted() {
             let shown = &offsets[..offsets.len().min(8)];
             let problem =
                 format!("offsets begin with 0 and never fall, these are {shown:?} ({} in all)", offsets.len());
             return Err(EngineError::shape("sequences", problem));
         }
-        let lengths = || offsets.windows(2).map(|pair| pair[1] - pair[0]);
+        let of_each = || offsets.windows(2).map(|pair| pair[1] - pair[0]);
         Ok(Self {
             tokens: offsets[offsets.len() - 1] as usize,
-            longest: lengths().max().unwrap_or(0) as usize,
-            pairs: lengths().map(|length| u64::from(length) * u64::from(length)).sum(),
-            offsets: tape.input([offsets.len()], offsets)?,
-            keys: match tape.device() {
-                Device::Cpu(_) => None,
-                Device::Cuda(_) => {
-                    Some(tape.input([offsets.len() - 1], &lengths().collect::<Vec<_>>())?.value().clone())
-                }
-            },
+            longest: of_each().max().unwrap_or(0) as usize,
+            pairs: of_each().map(|length| u64::from(length) * u64::from(length)).sum(),
+            offsets: on_device,
+            // On a CPU all tokens are keys unless it is said otherwise.
+            keys: tape.device().gpu().map(|_| lengths.value().clone()),
         })
     }
 
@@ -179,7 +185,7 @@ pub(super) fn forward(
         }
         Device::Cuda(gpu) => {
             let flash = OnGpu { gpu, spec, sequences, qkv };
-            let arguments = AttentionArgs::forward(&flash.shape(), out.address_mut().into(), lse.address_mut().into());
+            let arguments = AttentionArgs::forward(&flash.shape(), out.address_mut(), lse.address_mut());
             match flash.hopper() {
                 Some((kernel, maps)) => {
                     let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
@@ -219,7 +225,7 @@ impl OnGpu<'_> {
     }
 
     /// Addresses of q, k and v.
-    fn parts(&self) -> [DeviceAddress; 3] {
+    fn parts(&self) -> [Address; 3] {
         let h = self.spec.hidden();
         [0, h, 2 * h].map(|start| self.qkv.address().element(start, self.qkv.dtype().bytes()))
     }
@@ -235,7 +241,7 @@ impl OnGpu<'_> {
     }
 
     /// Hopper's kernel for the gradients of one side, where there is one for these heads.
-    fn hopper_backward(&self, side: Side, dout: DeviceAddress) -> Option<(HopperBackward, [TensorMap; 4])> {
+    fn hopper_backward(&self, side: Side, dout: Address) -> Option<(HopperBackward, [TensorMap; 4])> {
         let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
         let storage = storage_of(storage(self.qkv.dtype()));
         let kernel = (self.gpu.sm() == Sm::Sm90a)
@@ -245,7 +251,7 @@ impl OnGpu<'_> {
     }
 
     /// Hopper's kernel for the gradients of all sides, where there is one for these heads and sequences.
-    fn hopper_short(&self, dout: DeviceAddress) -> Option<(HopperShort, [TensorMap; 4])> {
+    fn hopper_short(&self, dout: Address) -> Option<(HopperShort, [TensorMap; 4])> {
         let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
         let (storage, longest) = (storage_of(storage(self.qkv.dtype())), self.sequences.longest);
         let kernel = (self.gpu.sm() == Sm::Sm90a)
@@ -255,7 +261,7 @@ impl OnGpu<'_> {
     }
 
     /// Addresses of q, k, v and dout.
-    fn parts_and(&self, dout: DeviceAddress) -> [u64; 4] {
+    fn parts_and(&self, dout: Address) -> [u64; 4] {
         let [q, k, v] = self.parts();
         [q, k, v, dout].map(|matrix| matrix.0)
     }
@@ -265,8 +271,8 @@ impl OnGpu<'_> {
         let Self { spec, sequences, .. } = self;
         let keys = sequences.keys.as_ref().expect("uploaded with the offsets");
         Shape {
-            cu_seqlens: sequences.offsets.value().address().into(),
-            keys: keys.address().into(),
+            cu_seqlens: sequences.offsets.value().address(),
+            keys: keys.address(),
             dropout: self.dropout(),
             ld: 3 * spec.hidden(),
             head_size: spec.head_size,
@@ -275,7 +281,7 @@ impl OnGpu<'_> {
     }
 
     /// The gradients of one side, by the kernel that serves.
-    fn gradients(&self, side: Side, dout: DeviceAddress, arguments: AttentionArgs) -> Result<()> {
+    fn gradients(&self, side: Side, dout: Address, arguments: AttentionArgs) -> Result<()> {
         let Self { gpu, spec, sequences, .. } = self;
         match self.hopper_backward(side, dout) {
             Some((kernel, maps)) => {
@@ -284,7 +290,7 @@ impl OnGpu<'_> {
             }
             None => {
                 let step = if side == Side::Queries { Step::Queries } else { Step::Keys };
-                self.run(step, &AttentionArgs { dout: Some(dout.into()), ..arguments })
+                self.run(step, &AttentionArgs { dout: Some(dout), ..arguments })
             }
         }
     }
@@ -294,19 +300,18 @@ impl OnGpu<'_> {
         let Self { gpu, spec, sequences, .. } = self;
         let kernel = self.kernel(step)?;
         let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
-        gpu.run(&kernel, launch, &arguments.with_matrices(self.parts().map(Address::from)))
+        gpu.run(&kernel, launch, &arguments.with_matrices(self.parts()))
     }
 
     fn backward(&self, out: &Tensor, lse: &Tensor, dout: &Tensor, dqkv: &mut Tensor, delta: &mut Tensor) -> Result<()> {
         let (h, heads, head_size) = (self.spec.hidden(), self.spec.heads, self.spec.head_size);
         let (tokens, kernel) = (self.sequences.tokens, self.kernel(Step::Delta)?);
         let dout_at = dout.address();
-        let [out, dout, lse] = [out.address(), dout_at, lse.address()].map(Address::from);
-        let delta = delta.address_mut().into();
+        let [out, dout, lse] = [out.address(), dout_at, lse.address()];
+        let delta = delta.address_mut();
         let arguments = DeltaArgs { out, dout, delta, rows: tokens * heads, head_size };
         self.gpu.run(&kernel, Flash::delta_launch(tokens, heads), &arguments)?;
-        let [dq, dk, dv] =
-            [0, h, 2 * h].map(|start| Some(dqkv.address_mut().element(start, dqkv.dtype().bytes()).into()));
+        let [dq, dk, dv] = [0, h, 2 * h].map(|start| Some(dqkv.address_mut().element(start, dqkv.dtype().bytes())));
         let arguments = AttentionArgs::backward(&self.shape(), lse, delta, 3 * h);
         if let Some((kernel, maps)) = self.hopper_short(dout_at) {
             let (count, multiprocessors) = (self.sequences.count(), self.gpu.info().multiprocessors as usize);

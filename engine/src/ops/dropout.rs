@@ -54,7 +54,7 @@ pub(super) fn masked(tape: &Tape<'_>, dropout: &Dropout, x: &Tensor, y: &mut Ten
         Device::Cuda(gpu) => {
             let kernel = Apply::new(storage(x.dtype()), columns);
             let rows = x.shape().rows_cols().0;
-            let (x, y) = (x.address().into(), y.address_mut().into());
+            let (x, y) = (x.address(), y.address_mut());
             let arguments = ApplyArgs { x, y, dropout: *dropout, rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }

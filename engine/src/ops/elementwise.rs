@@ -205,7 +205,7 @@ pub(super) fn activate(
         Device::Cuda(gpu) => {
             let (rows, columns) = x.shape().rows_cols();
             let kernel = BiasActivation::plain(storage(x.dtype()), activation, columns);
-            let (x, y) = (x.address().into(), y.address_mut().into());
+            let (x, y) = (x.address(), y.address_mut());
             let arguments = ForwardArgs { x, bias: None, y, pre: None, rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }
@@ -231,7 +231,7 @@ fn activate_backward(
         Device::Cuda(gpu) => {
             let (rows, columns) = x.shape().rows_cols();
             let kernel = BiasActivation::new(program::Pass::Backward, storage(x.dtype()), activation, false, columns);
-            let (pre, dy, dx) = (x.address().into(), dy.address().into(), dx.address_mut().into());
+            let (pre, dy, dx) = (x.address(), dy.address(), dx.address_mut());
             let arguments = BackwardArgs { pre, dy, dx, rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }

@@ -9,7 +9,7 @@
 //! Cost: bandwidth. Gradients are added in the order of the tokens, whatever the number of threads.
 use super::check;
 use crate::{
-    device::{Device, Gpu, driver::DeviceAddress},
+    device::{Device, Gpu},
     dtype::{DType, floats},
     error::{EngineError, Result},
     launch::storage,
@@ -111,36 +111,35 @@ pub fn embedding_sum(tape: &Tape<'_>, lookups: &[(&Var, ParamId)], dtype: DType)
 fn gather(
     gpu: &Gpu,
     kernel: Gather,
-    lookups: impl Iterator<Item = [DeviceAddress; 2]>,
+    lookups: impl Iterator<Item = [Address; 2]>,
     width: usize,
     y: &mut Tensor,
 ) -> Result<()> {
     let tokens = y.len().checked_div(width).unwrap_or(0);
-    let lookups: Vec<_> = lookups.map(|pair| pair.map(Address::from)).collect();
-    let arguments = GatherArgs::new(&lookups, y.address_mut().into(), tokens, width);
+    let lookups: Vec<_> = lookups.collect();
+    let arguments = GatherArgs::new(&lookups, y.address_mut(), tokens, width);
     gpu.run(&kernel, kernel.launch(tokens, width), &arguments)
 }
 
 /// Rows `ids` of `to` [.., width] += dy on the GPU: in the order of the tokens, without atomics.
-fn add_rows(gpu: &Gpu, ids: &Var, width: usize, dy: &Tensor, to: DeviceAddress, dtype: DType) -> Result<()> {
+fn add_rows(gpu: &Gpu, ids: &Var, width: usize, dy: &Tensor, to: Address, dtype: DType) -> Result<()> {
     // The host sorts them: it has them.
     let pieces = Pieces::new(&ids.integers()?);
-    let [order, starts, used, first] =
-        [&pieces.order, &pieces.starts, &pieces.used, &pieces.first].map(|list| upload(gpu, list));
+    let lists = [&pieces.order, &pieces.starts, &pieces.used, &pieces.first];
+    let mut packed = Vec::new();
+    let starts_of = lists.map(|list| {
+        let start = packed.len();
+        packed.extend_from_slice(list);
+        start
+    });
+    let mut on_gpu = Tensor::new(&Arena::on_gpu(gpu), [packed.len()], DType::U32)?;
+    on_gpu.copy_from(&packed)?;
+    let [order, starts, used, first] = starts_of.map(|start| on_gpu.address().element(start, 4));
     let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces.count(), width], DType::F32)?;
     let (sum, add) = (SumPieces { dtype: storage(dy.dtype()) }, AddPieces { dtype: storage(dtype) });
-    let (order, starts, used, first) = (order?, starts?, used?, first?);
-    let [dout, order, starts, partial] =
-        [dy.address(), order.address(), starts.address(), partial.address()].map(Address::from);
+    let (dout, partial) = (dy.address(), partial.address());
     gpu.run(&sum, sum.launch(&pieces), &SumPiecesArgs { dout, order, starts, partial, width })?;
-    let (used, first, dtable) = (used.address().into(), first.address().into(), to.into());
-    gpu.run(&add, add.launch(&pieces), &AddPiecesArgs { partial, used, first, dtable, width })
-}
-
-fn upload(gpu: &Gpu, list: &[u32]) -> Result<Tensor> {
-    let mut tensor = Tensor::new(&Arena::on_gpu(gpu), [list.len()], DType::U32)?;
-    tensor.copy_from(list)?;
-    Ok(tensor)
+    gpu.run(&add, add.launch(&pieces), &AddPiecesArgs { partial, used, first, dtable: to, width })
 }
 
 struct Embedding {

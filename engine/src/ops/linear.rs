@@ -10,7 +10,7 @@
 //! Cost: 2·T·N·K FLOPs forward, twice that backward.
 use super::check;
 use crate::{
-    device::{Device, Gpu, driver::DeviceAddress},
+    device::{Device, Gpu},
     dtype::{DType, floats},
     error::{EngineError, Result},
     launch::Operands,
@@ -24,6 +24,7 @@ use kernels::{
     gemm::{Beta, Epilogue, Gemm, PackedB, Precision, gemm, gemm_packed},
     int8,
 };
+use kernels_cuda::arguments::Address;
 use std::{ops::Range, sync::Arc};
 
 /// A dense layer's parameters as one matrix [n, k] and one vector `[n]`.
@@ -156,7 +157,7 @@ impl Dense {
         spec: &Gemm,
         a: &Tensor,
         c: &mut Tensor,
-        epilogue: &Epilogue<DeviceAddress>,
+        epilogue: &Epilogue<Address>,
     ) -> Result<()> {
         let weights = tape.params().on_gpu_as(gpu, a.dtype())?;
         let operands = Operands {

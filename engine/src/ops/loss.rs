@@ -33,7 +33,7 @@ pub struct CrossEntropyOutput {
     /// The class of the greatest logit of each row, the first of equals: `[M]`, u32.
     pub predictions: Tensor,
     /// The labels: `[M]`, u32.
-    pub labels: Tensor,
+    pub(super) labels: Var,
 }
 
 impl CrossEntropyOutput {
@@ -42,7 +42,7 @@ impl CrossEntropyOutput {
     /// # Errors
     /// The GPU failed.
     pub fn correct(&self) -> Result<usize> {
-        let (predictions, labels) = (self.predictions.elements::<u32>()?, self.labels.elements::<u32>()?);
+        let (predictions, labels) = (self.predictions.elements::<u32>()?, self.labels.integers()?);
         Ok(predictions.iter().zip(labels.iter()).filter(|(prediction, label)| prediction == label).count())
     }
 }
@@ -105,10 +105,10 @@ pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f
         }
     })?;
     let loss = reduce(tape, &losses, denominator)?;
-    let (logits_value, labels) = (logits.value(), labels.value());
+    let logits_value = logits.value();
     let loss = tape.record(&[logits], loss, || CrossEntropy {
         logits: logits_value.clone(),
-        labels: labels.clone(),
+        labels: labels.value().clone(),
         norms,
         denominator,
     })?;
@@ -204,11 +204,11 @@ pub fn projected_cross_entropy(
     })?;
     drop(scratch);
     let loss = reduce(tape, &losses, denominator)?;
-    let (hidden_value, labels) = (hidden.value(), labels.value());
+    let hidden_value = hidden.value();
     let loss = tape.record_with_parameters(&[hidden], loss, || Projected {
         dense,
         hidden: hidden_value.clone(),
-        labels: labels.clone(),
+        labels: labels.value().clone(),
         norms,
         kept,
         denominator,

@@ -10,7 +10,7 @@
 //! the storage. Cost: bandwidth, 4·H elements a row forward.
 use super::check;
 use crate::{
-    device::{Device, Gpu, driver::DeviceAddress},
+    device::{Device, Gpu},
     dtype::{DType, floats},
     error::{EngineError, Result},
     launch::{aligned, storage},
@@ -19,6 +19,7 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{Cost, layernorm};
+use kernels_cuda::arguments::Address;
 use kernels_cuda::layernorm::{BackwardArgs, ForwardArgs, LayerNorm as NormKernel};
 
 /// Parameters and ε of a layer normalization.
@@ -79,13 +80,13 @@ impl LayerNorm {
                 let mut kernel = kernel.ok_or_else(|| too_wide(columns))?;
                 kernel.aligned &= aligned(&[gain, bias]);
                 let arguments = ForwardArgs {
-                    x: x.address().into(),
-                    residual: residual.map(|residual| residual.address().into()),
-                    gain: gain.into(),
-                    bias: bias.into(),
-                    s: sum.map(|sum| sum.address_mut().into()),
-                    y: y.address_mut().into(),
-                    stats: stats.address_mut().into(),
+                    x: x.address(),
+                    residual: residual.map(|residual| residual.address()),
+                    gain,
+                    bias,
+                    s: sum.map(|sum| sum.address_mut()),
+                    y: y.address_mut(),
+                    stats: stats.address_mut(),
                     rows,
                     columns,
                     eps: self.eps,
@@ -96,7 +97,7 @@ impl LayerNorm {
     }
 
     /// Gain and bias on the GPU.
-    fn parameters_on(&self, tape: &Tape<'_>, gpu: &Gpu) -> Result<[DeviceAddress; 2]> {
+    fn parameters_on(&self, tape: &Tape<'_>, gpu: &Gpu) -> Result<[Address; 2]> {
         let values = tape.params().on_gpu(gpu)?;
         Ok([self.gain, self.bias].map(|id| values.address().element(tape.params().info(id).range.start, 4)))
     }
@@ -138,13 +139,13 @@ impl LayerNorm {
                 let dgain = scratch.address_mut();
                 let dbias = dgain.element(groups * columns, 4);
                 let arguments = BackwardArgs {
-                    s: s.address().into(),
-                    stats: stats.address().into(),
-                    gain: gain.into(),
-                    dy: dy.address().into(),
-                    ds: ds.address_mut().into(),
-                    dgain_partial: dgain.into(),
-                    dbias_partial: dbias.into(),
+                    s: s.address(),
+                    stats: stats.address(),
+                    gain,
+                    dy: dy.address(),
+                    ds: ds.address_mut(),
+                    dgain_partial: dgain,
+                    dbias_partial: dbias,
                     rows,
                     columns,
                 };

@@ -11,7 +11,7 @@
 
 use super::linear::Dense;
 use crate::{
-    device::{Gpu, driver::DeviceAddress},
+    device::Gpu,
     dtype::DType,
     error::Result,
     launch::{Operands, storage},
@@ -20,6 +20,7 @@ use crate::{
 };
 use kernels::gemm::{Epilogue, Gemm};
 use kernels_cuda::{
+    arguments::Address,
     cross_entropy::{BackwardArgs, ForwardArgs, Rows, TableArgs},
     program::Pass,
 };
@@ -84,16 +85,16 @@ impl<'a> ProjectionOnGpu<'a> {
         self.hidden.dtype().bytes()
     }
 
-    fn hidden_at(&self, row: usize) -> DeviceAddress {
+    fn hidden_at(&self, row: usize) -> Address {
         self.hidden.address().element(row * self.dense.k, self.bytes())
     }
 
-    fn weight(&self) -> DeviceAddress {
+    fn weight(&self) -> Address {
         self.weights.address().element(self.dense.weight.start, self.bytes())
     }
 
     /// The logits of some rows.
-    fn logits(&self, rows: &Range<usize>, scratch: &mut Tensor) -> Result<DeviceAddress> {
+    fn logits(&self, rows: &Range<usize>, scratch: &mut Tensor) -> Result<Address> {
         let Dense { n, k, bias, .. } = self.dense;
         let bias = bias.as_ref().map(|range| self.values.address().element(range.start, 4));
         let logits = scratch.address_mut();
@@ -104,7 +105,7 @@ impl<'a> ProjectionOnGpu<'a> {
     }
 
     /// Writes losses `[M]`, norms [M, 2] and predictions `[M]`.
-    pub(super) fn forward(&self, outputs: [DeviceAddress; 3], scratch: &mut Tensor) -> Result<()> {
+    pub(super) fn forward(&self, outputs: [Address; 3], scratch: &mut Tensor) -> Result<()> {
         let [losses, norms, predictions] = outputs;
         for rows in self.chunks() {
             let logits = self.logits(&rows, scratch)?;
@@ -119,7 +120,7 @@ impl<'a> ProjectionOnGpu<'a> {
     /// Writes dhidden and adds to the gradients of weight and bias, at their places in `flat`.
     pub(super) fn backward(
         &self,
-        [norms, dlosses]: [DeviceAddress; 2],
+        [norms, dlosses]: [Address; 2],
         dhidden: &mut Tensor,
         flat: &mut Tensor,
         scratch: &mut Tensor,
@@ -152,26 +153,26 @@ impl<'a> ProjectionOnGpu<'a> {
 }
 
 /// Arguments of the forward kernel: losses, norms and predictions are written.
-fn forward_arguments(inputs: [DeviceAddress; 2], outputs: [DeviceAddress; 3], table: TableArgs) -> ForwardArgs {
-    let [logits, labels] = inputs.map(DeviceAddress::into);
-    let [losses, norms, predictions] = outputs.map(DeviceAddress::into);
+fn forward_arguments(inputs: [Address; 2], outputs: [Address; 3], table: TableArgs) -> ForwardArgs {
+    let [logits, labels] = inputs;
+    let [losses, norms, predictions] = outputs;
     ForwardArgs { logits, labels, losses, norms, predictions, table }
 }
 
 /// Arguments of the backward kernel: logits, labels, norms and the gradients of the losses are read.
-fn backward_arguments(inputs: [DeviceAddress; 4], to: DeviceAddress, table: TableArgs) -> BackwardArgs {
-    let [logits, labels, norms, dlosses] = inputs.map(DeviceAddress::into);
-    BackwardArgs { logits, labels, norms, dlosses, dlogits: to.into(), table }
+fn backward_arguments(inputs: [Address; 4], to: Address, table: TableArgs) -> BackwardArgs {
+    let [logits, labels, norms, dlosses] = inputs;
+    BackwardArgs { logits, labels, norms, dlosses, dlogits: to, table }
 }
 
 impl Gpu {
     /// Losses, norms and predictions of rows of logits.
     pub(super) fn cross_entropy(
         &self,
-        logits: DeviceAddress,
+        logits: Address,
         dtype: DType,
-        labels: DeviceAddress,
-        outputs: [DeviceAddress; 3],
+        labels: Address,
+        outputs: [Address; 3],
         rows: usize,
         classes: usize,
     ) -> Result<()> {
@@ -184,9 +185,9 @@ impl Gpu {
     /// The gradient of logits at `to`, from logits, labels, norms and the gradients of the losses.
     pub(super) fn cross_entropy_backward(
         &self,
-        inputs: [DeviceAddress; 4],
+        inputs: [Address; 4],
         dtype: DType,
-        to: DeviceAddress,
+        to: Address,
         gradient: DType,
         rows: usize,
         classes: usize,
@@ -199,13 +200,13 @@ impl Gpu {
     /// Cross-entropy over sequences of `logits`, from logits, labels and offsets.
     pub(super) fn sequence_cross_entropy(
         &self,
-        [logits, labels, offsets]: [DeviceAddress; 3],
+        [logits, labels, offsets]: [Address; 3],
         dtype: DType,
-        outputs: [DeviceAddress; 3],
+        outputs: [Address; 3],
         count: usize,
     ) -> Result<()> {
         let kernel = Rows::sequences(Pass::Forward, storage(dtype));
-        let table = TableArgs::sequences(offsets.into(), count);
+        let table = TableArgs::sequences(offsets, count);
         let arguments = forward_arguments([logits, labels], outputs, table);
         // Forward gives each sequence a block, however long it is.
         self.run(&kernel, kernel.launch(count, 1), &arguments)
@@ -214,14 +215,14 @@ impl Gpu {
     /// The gradient of sequences of logits at `to`, from logits, labels, norms, the gradients of the losses, and offsets.
     pub(super) fn sequence_cross_entropy_backward(
         &self,
-        [logits, labels, norms, dlosses, offsets]: [DeviceAddress; 5],
+        [logits, labels, norms, dlosses, offsets]: [Address; 5],
         dtype: DType,
-        to: DeviceAddress,
+        to: Address,
         count: usize,
         longest: usize,
     ) -> Result<()> {
         let kernel = Rows::sequences(Pass::Backward, storage(dtype));
-        let table = TableArgs::sequences(offsets.into(), count);
+        let table = TableArgs::sequences(offsets, count);
         let arguments = backward_arguments([logits, labels, norms, dlosses], to, table);
         self.run(&kernel, kernel.launch(count, longest), &arguments)
     }

@@ -49,18 +49,18 @@ pub fn sequence_cross_entropy(
             }
         }
     }
-    let (logits_value, offsets, labels) = (logits.value(), sequences.offsets().value(), labels.value());
+    let (logits_value, offsets) = (logits.value(), sequences.offsets().value());
     let mut losses = tape.alloc([count], DType::F32)?;
     let mut norms = tape.alloc([count, 2], DType::F32)?;
     let mut predictions = tape.alloc([count], DType::U32)?;
     tape.launch_on(NAME, moved(dtype.bytes() * logits_value.len()), |device| match device {
         Device::Cpu(cpu) => {
-            floats!(dtype, X => kernel::sequences_forward(cpu, offsets.slice(), logits_value.slice::<X>(), labels.slice(), kernel::Losses { losses: losses.slice_mut(), norms: norms.slice_mut(), predictions: predictions.slice_mut() }));
+            floats!(dtype, X => kernel::sequences_forward(cpu, offsets.slice(), logits_value.slice::<X>(), labels.value().slice(), kernel::Losses { losses: losses.slice_mut(), norms: norms.slice_mut(), predictions: predictions.slice_mut() }));
             Ok(())
         }
         Device::Cuda(gpu) => {
             let outputs = [&mut losses, &mut norms, &mut predictions].map(Tensor::address_mut);
-            let inputs = [logits_value, labels, offsets].map(Tensor::address);
+            let inputs = [logits_value, labels.value(), offsets].map(Tensor::address);
             gpu.sequence_cross_entropy(inputs, dtype, outputs, count)
         }
     })?;
@@ -68,7 +68,7 @@ pub fn sequence_cross_entropy(
     let loss = tape.record(&[logits], loss, || SequenceCrossEntropy {
         logits: logits_value.clone(),
         sequences: sequences.clone(),
-        labels: labels.clone(),
+        labels: labels.value().clone(),
         norms,
         denominator,
     })?;

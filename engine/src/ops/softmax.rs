@@ -14,10 +14,7 @@ use crate::{
 };
 use kernels::{Cost, softmax as kernel};
 use kernels_cuda::program;
-use kernels_cuda::{
-    arguments::Address,
-    softmax::{BackwardArgs, ForwardArgs, Softmax as SoftmaxKernel},
-};
+use kernels_cuda::softmax::{BackwardArgs, ForwardArgs, Softmax as SoftmaxKernel};
 
 fn cost(x: &Tensor, streams: usize) -> Cost {
     Cost { flops: 20 * x.len() as u64, bytes: (streams * x.len() * x.dtype().bytes()) as u64 }
@@ -43,7 +40,7 @@ pub fn softmax(tape: &Tape<'_>, x: &Var) -> Result<Var> {
         Device::Cuda(gpu) => {
             let (rows, columns) = y.shape().rows_cols();
             let kernel = SoftmaxKernel::new(program::Pass::Forward, storage(dtype), columns);
-            let arguments = ForwardArgs { x: input.address().into(), y: y.address_mut().into(), rows, columns };
+            let arguments = ForwardArgs { x: input.address(), y: y.address_mut(), rows, columns };
             gpu.run(&kernel, kernel.launch(rows, columns), &arguments)
         }
     })?;
@@ -72,7 +69,7 @@ impl Op for Softmax {
             Device::Cuda(gpu) => {
                 let (rows, columns) = dx.shape().rows_cols();
                 let kernel = SoftmaxKernel::new(program::Pass::Backward, storage(dx.dtype()), columns);
-                let [y, dy, dx] = [self.y.address(), dy.address(), dx.address_mut()].map(Address::from);
+                let [y, dy, dx] = [self.y.address(), dy.address(), dx.address_mut()];
                 gpu.run(&kernel, kernel.launch(rows, columns), &BackwardArgs { y, dy, dx, rows, columns })
             }
         })?;

@@ -23,10 +23,7 @@ use kernels::{
     optimizer as kernel,
     optimizer::{Segment, Step},
 };
-use kernels_cuda::{
-    arguments::Address,
-    optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update},
-};
+use kernels_cuda::optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, ops::Range};
 
@@ -228,12 +225,12 @@ impl Optimizer {
         };
         on_gpu.step.copy_from(&kernels_cuda::optimizer::step_values(adam, &step))?;
         let hyper = Hyper::new(adam);
-        let [grads, m, v] = [gradients.tensor().address(), m.address_mut(), v.address_mut()].map(Address::from);
+        let [grads, m, v] = [gradients.tensor().address(), m.address_mut(), v.address_mut()];
         let grads = grads.plus(skipped);
         params.change_on_gpu(gpu, |values| {
             let OnGpu { cut, blocks, tensors, step, norms, ratios } = on_gpu;
-            let params = Address::from(values.address_mut()).plus(skipped);
-            let [blocks, step, ratios] = [blocks.address(), step.address(), ratios.address_mut()].map(Address::from);
+            let params = values.address_mut().plus(skipped);
+            let [blocks, step, ratios] = [blocks.address(), step.address(), ratios.address_mut()];
             match kind {
                 OptimizerKind::AdamW => {
                     let update = Update::AdamW { half: false };
@@ -241,7 +238,7 @@ impl Optimizer {
                     gpu.run(&update, update.launch(cut), &arguments)
                 }
                 OptimizerKind::Lamb => {
-                    let (norms, tensors) = (norms.address_mut().into(), tensors.address().into());
+                    let (norms, tensors) = (norms.address_mut(), tensors.address());
                     let arguments = MomentsArgs { blocks, step, grads, params, m, v, norms, hyper };
                     gpu.run(&Update::Moments, Update::Moments.launch(cut), &arguments)?;
                     let arguments = RatiosArgs { tensors, norms, ratios };

@@ -35,7 +35,11 @@ use crate::{
     tensor::Tensor,
 };
 use kernels::{Cost, Cpu, gemm::Precision};
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+    sync::Arc,
+};
 use workspace::Spare;
 
 /// The backward pass of a recorded operation, with what it saved.
@@ -209,11 +213,57 @@ impl<'w> Tape<'w> {
         }
         let mut value = self.alloc(shape, T::DTYPE)?;
         self.launch_on("input", moved(elements.len() * T::DTYPE.bytes()), |_| value.copy_from(elements))?;
-        let uploaded = match T::DTYPE {
-            DType::U32 if self.device().gpu().is_some() && !self.dry => Some(bytemuck::cast_slice(elements).into()),
-            _ => None,
-        };
+        let uploaded = if T::DTYPE == DType::U32 { self.uploaded(bytemuck::cast_slice(elements)) } else { None };
         Ok(Var { uploaded, ..Var::new(value, None) })
+    }
+
+    /// The integers of an input on a GPU, kept by the host, which checks and sorts them.
+    fn uploaded(&self, integers: &[u32]) -> Option<Arc<[u32]>> {
+        (self.device().gpu().is_some() && !self.dry).then(|| integers.into())
+    }
+
+    /// Copies of lists of integers on the device, as [`Tape::input`] makes them, by one copy.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the device failed.
+    pub fn inputs<const N: usize>(&self, lists: [&[u32]; N]) -> Result<[Var; N]> {
+        self.list_inputs(&lists).map(|inputs| inputs.try_into().expect("one for each list"))
+    }
+
+    /// [`Tape::inputs`] of any number of lists.
+    ///
+    /// # Errors
+    /// As [`Tape::inputs`].
+    pub fn list_inputs(&self, lists: &[&[u32]]) -> Result<Vec<Var>> {
+        /// Elements of a cache line, at whose multiples lists begin.
+        const ALIGN: usize = 16;
+        let mut end = 0;
+        let places: Vec<Range<usize>> = lists
+            .iter()
+            .map(|list| {
+                let start = end;
+                end = (start + list.len()).next_multiple_of(ALIGN);
+                start..start + list.len()
+            })
+            .collect();
+        let mut whole = self.alloc([end], DType::U32)?;
+        self.launch_on("input", moved(4 * end), |device| {
+            let write = |whole: &mut [u32]| {
+                places.iter().zip(lists).for_each(|(place, list)| whole[place.clone()].copy_from_slice(list));
+            };
+            if let Device::Cpu(_) = device {
+                write(whole.slice_mut());
+                return Ok(());
+            }
+            let mut packed = vec![0; end];
+            write(&mut packed);
+            whole.copy_from(&packed)
+        })?;
+        let input = |(list, place): (&&[u32], Range<usize>)| {
+            let value = whole.part(place, [list.len()].into());
+            Var { uploaded: self.uploaded(list), ..Var::new(value, None) }
+        };
+        Ok(lists.iter().zip(places).map(input).collect())
     }
 
     /// A tensor as a value without a gradient.

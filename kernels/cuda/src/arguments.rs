@@ -7,13 +7,18 @@ use ptx::{
 };
 
 /// An address in device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address(pub u64);
 
 impl Address {
     /// The address `bytes` further on.
     pub fn plus(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)
+    }
+
+    /// The address of element `index` of elements of so many bytes.
+    pub fn element(self, index: usize, bytes: usize) -> Self {
+        self.plus(index * bytes)
     }
 }
 
@@ -43,8 +48,15 @@ impl From<Value> for sim::Argument {
 
 /// The arguments of a kernel.
 pub trait Arguments {
+    /// Appends their values in the order of the parameters.
+    fn push_all(&self, values: &mut Vec<Value>);
+
     /// Their values in the order of the parameters.
-    fn pack(&self) -> Vec<Value>;
+    fn pack(&self) -> Vec<Value> {
+        let mut values = Vec::new();
+        self.push_all(&mut values);
+        values
+    }
 }
 
 /// A field of a struct of arguments: one parameter, or several.
@@ -178,10 +190,8 @@ macro_rules! arguments {
         }
 
         impl $crate::arguments::Arguments for $name {
-            fn pack(&self) -> Vec<$crate::arguments::Value> {
-                let mut values = Vec::new();
-                $crate::arguments::Argument::push(self, &mut values);
-                values
+            fn push_all(&self, values: &mut Vec<$crate::arguments::Value>) {
+                $crate::arguments::Argument::push(self, values);
             }
         }
     };
