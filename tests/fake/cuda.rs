@@ -19,29 +19,9 @@ const INVALID_VALUE: Result = 1;
 const OUT_OF_MEMORY: Result = 2;
 const NOT_FOUND: Result = 500;
 
-/// Counts since the library was loaded; fields are only ever appended.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Counts {
-    launches: u64,
-    uploads: u64,
-    uploaded_bytes: u64,
-    /// Copies to the host, for which it waits.
-    reads: u64,
-    /// Waits for the stream.
-    waits: u64,
-    fills: u64,
-    allocations: u64,
-    maps: u64,
-    contexts: u64,
-    modules: u64,
-    /// Calls in all.
-    calls: u64,
-    /// Nanoseconds between the end of a call and the start of the next, where that is a launch; without [`LONG`] ones.
-    between: u64,
-    /// Those: draws of data, checkpoints, and other programs on the core.
-    long: u64,
-}
+#[path = "cuda_counts.rs"]
+mod counts;
+use counts::Counts;
 
 /// Nanoseconds from which a pause before a launch is not the launch's own.
 const LONG: u64 = 50_000;
@@ -54,26 +34,7 @@ struct State {
     functions: usize,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    counts: Counts {
-        launches: 0,
-        uploads: 0,
-        uploaded_bytes: 0,
-        reads: 0,
-        waits: 0,
-        fills: 0,
-        allocations: 0,
-        maps: 0,
-        contexts: 0,
-        modules: 0,
-        calls: 0,
-        between: 0,
-        long: 0,
-    },
-    last: None,
-    context: 0,
-    functions: 0,
-});
+static STATE: Mutex<State> = Mutex::new(State { counts: Counts::NONE, last: None, context: 0, functions: 0 });
 
 /// Runs a call with the state; it counts as one.
 fn call(effect: impl FnOnce(&mut State) -> Result) -> Result {
@@ -86,7 +47,7 @@ fn call(effect: impl FnOnce(&mut State) -> Result) -> Result {
 
 /// The counts so far.
 #[unsafe(no_mangle)]
-pub extern "C" fn fake_cuda_counts() -> Counts {
+extern "C" fn fake_cuda_counts() -> Counts {
     STATE.lock().expect("no call panics").counts
 }
 

@@ -20,27 +20,12 @@ use albert_tests::{
 use engine::{Cpu, Device, Isa};
 use std::{fs, path::Path, sync::atomic::AtomicBool};
 
+#[path = "../fake/cuda_counts.rs"]
+mod counts;
+use counts::Counts;
+
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// Counts of the fake driver, as it declares them.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Counts {
-    launches: u64,
-    uploads: u64,
-    uploaded_bytes: u64,
-    reads: u64,
-    waits: u64,
-    fills: u64,
-    allocations: u64,
-    maps: u64,
-    contexts: u64,
-    modules: u64,
-    calls: u64,
-    between: u64,
-    long: u64,
-}
 
 /// The loaded library; it stays for as long as the process.
 struct Fake(extern "C" fn() -> Counts);
@@ -114,8 +99,7 @@ fn measure(world: &World, fake: &Fake, (sequences, length): (usize, usize), most
     let sources = PretrainSources::open(&world.path("data"), &tokenizer).unwrap();
     let device = Device::named("cuda", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
     let stop = AtomicBool::new(false);
-    let (before, after) = (Counts::default(), Counts::default());
-    let mut watch = Watch { fake, before, after, allocations: 0 };
+    let mut watch = Watch { fake, before: Counts::NONE, after: Counts::NONE, allocations: 0 };
     let folder = world.path(&format!("run-{sequences}x{length}"));
     let outcome = pretrain(&recipe, &sources, (&folder, StartMode::New), device, &stop, &mut watch).unwrap();
     assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");

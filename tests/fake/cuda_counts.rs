@@ -1,0 +1,44 @@
+//! Counts of `cuda.rs`, as the library and the tests that load it declare them.
+
+/// Counts of driver calls since the library was loaded.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Counts {
+    pub(crate) launches: u64,
+    pub(crate) uploads: u64,
+    pub(crate) uploaded_bytes: u64,
+    /// Copies to the host, for which it waits.
+    pub(crate) reads: u64,
+    /// Waits for the stream.
+    pub(crate) waits: u64,
+    pub(crate) fills: u64,
+    pub(crate) allocations: u64,
+    pub(crate) maps: u64,
+    pub(crate) contexts: u64,
+    pub(crate) modules: u64,
+    /// Calls in all.
+    pub(crate) calls: u64,
+    /// Nanoseconds between the end of a call and the start of the next, where that is a launch; without long ones.
+    pub(crate) between: u64,
+    /// Those: draws of data, checkpoints, and other programs on the core.
+    pub(crate) long: u64,
+}
+
+impl Counts {
+    /// No calls.
+    pub(crate) const NONE: Self = Self {
+        launches: 0,
+        uploads: 0,
+        uploaded_bytes: 0,
+        reads: 0,
+        waits: 0,
+        fills: 0,
+        allocations: 0,
+        maps: 0,
+        contexts: 0,
+        modules: 0,
+        calls: 0,
+        between: 0,
+        long: 0,
+    };
+}
