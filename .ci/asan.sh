@@ -17,7 +17,7 @@ export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 target=x86_64-unknown-linux-gnu
 runs=(test --quiet --target "$target" --config 'profile.dev.package.albert-kernels.opt-level=1')
-skipped=(--skip ptx:: --skip every_case_of --skip simulated --skip predicted --skip machine_code
+skipped=(--skip ptx:: --skip every_case_of --skip simulated --skip machine_code
   --skip a_refused --skip caches_are_faster)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

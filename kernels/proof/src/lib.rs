@@ -19,7 +19,6 @@ pub mod int8;
 pub mod layernorm;
 pub mod operation;
 pub mod optimizer;
-pub mod predicted;
 pub mod recorded;
 pub mod reduce;
 pub mod runner;

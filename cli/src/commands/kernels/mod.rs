@@ -4,7 +4,6 @@
 
 mod launch;
 mod list;
-mod predict;
 mod simulate;
 
 use crate::output::results;
@@ -21,8 +20,6 @@ pub(crate) enum Command {
     List(list::Arguments),
     /// Print the PTX of a kernel
     Ptx(PtxArguments),
-    /// Predict the time of each kernel of a training step on an H200, from the simulator's counts
-    Predict(predict::Arguments),
     /// Run any PTX file on a simulated GPU: values, races, bank conflicts
     Simulate(simulate::Arguments),
 }
@@ -43,7 +40,6 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::List(arguments) => list::run(arguments),
         Command::Ptx(arguments) => ptx(arguments),
-        Command::Predict(arguments) => predict::run(arguments).map(|()| ExitCode::SUCCESS),
         Command::Simulate(arguments) => Ok(simulate::run(arguments)),
     }
 }

@@ -53,8 +53,7 @@
 //! avoids both.
 //!
 //! Cost: 14·S·D FLOP a query and head; 13·D elements of device memory traffic a token and head, δ included.
-//! `docs/results/predicted.md` compares the predicted time with the lower bound. Register budget: that of
-//! `gemm::sm90`.
+//! Register budget: that of `gemm::sm90`.
 //! Source: FlashAttention-3 (Shah et al. 2024) for the roles; the transposed scores are FlashAttention-2's (Dao 2023).
 //!
 //! Limits: D of 64 or 128, rows of whole 16-byte chunks ([`HopperBackward::new`]), else [`super::sm80::Flash`]. As in

@@ -24,8 +24,7 @@
 //! For sequences (spans, options) row b is the tokens from `offsets[b]` to offsets[b + 1]: `offsets` follows the other
 //! pointers, and there is no `classes`.
 //!
-//! Cost: forward reads the logits twice, the second time from L2. Predicted to be bound by instruction issue, because exp is
-//! the f32 polynomial for every storage (`docs/results/predicted.md`). Losses and normalizers are f32, and the gradient at a
+//! Cost: forward reads the logits twice, the second time from L2; exp is the f32 polynomial for every storage. Losses and normalizers are f32, and the gradient at a
 //! label of probability 1 is exactly 0. A label of [`kernels::cross_entropy::IGNORED`] has no loss and no gradient.
 //!
 //! Limits: rows · classes < 2³²; no sequence is empty.

@@ -1,13 +1,13 @@
-//! Programs of Hopper's product, the choice for a case, and its cases in the simulator.
+//! Programs of Hopper's product and its cases in the simulator.
 
-use crate::gemm::problem::{INTO_F32, Problem, read};
-use crate::{case::Case, runner::GpuRunner};
+use crate::gemm::problem::Problem;
+use crate::runner::GpuRunner;
 use kernels::gemm::{Beta, EpilogueKind, Gemm};
 use kernels::{DType, Element};
 use kernels_cuda::gemm::{HopperProductArgs, sm90::HopperProduct, tiles::HopperTile};
 use kernels_cuda::{
     gpu_spec::GpuSpec,
-    program::{Name, Program, storage_of},
+    program::{Program, storage_of},
 };
 use ptx::{Storage, sim::Approximation};
 
@@ -39,42 +39,6 @@ pub(crate) fn programs() -> Vec<Program> {
     all.push(product(&nt, Storage::F16, Storage::F16, EpilogueKind::None, HopperTile::WIDE));
     all.push(HopperProduct { aligned: false, ..product(&nt, bf16, bf16, EpilogueKind::Bias, HopperTile::SQUARE) });
     all.iter().map(HopperProduct::program).collect()
-}
-
-/// Launch that the engine chooses for a case in bf16.
-pub(crate) struct Chosen {
-    /// Name of the program.
-    pub(crate) name: Name,
-    /// Tiles of C, of all splits of k.
-    pub(crate) tiles: usize,
-    /// Splits of k; a second kernel adds their sums if there are several.
-    pub(crate) layers: usize,
-    /// Prediction of [`HopperTile::cycles`].
-    pub(crate) cycles: usize,
-}
-
-/// Choice for a case; `None` if Hopper's product does not support it.
-pub(crate) fn chosen(case: &Case, multiprocessors: usize) -> Option<Chosen> {
-    let (wanted, epilogue) = read(case);
-    let spec = Gemm { beta: Beta::Zero, ..wanted };
-    let output = if case.variant.ends_with(INTO_F32) { Storage::F32 } else { Storage::Bf16 };
-    let new = |spec: &Gemm| HopperProduct::new(spec, Storage::Bf16, output, epilogue, multiprocessors);
-    let (mut product, mut cut) = (new(&spec)?, (1, spec.k));
-    if output == Storage::F32 && epilogue == EpilogueKind::None {
-        cut = product.split(&spec, multiprocessors);
-    }
-    if cut.0 == 1 {
-        product = new(&wanted)?;
-    }
-    let (layers, chunk) = cut;
-    // Splits are scheduled like more rows of tiles.
-    let rows = spec.m.next_multiple_of(HopperTile::M as usize) * layers;
-    Some(Chosen {
-        name: product.name(),
-        tiles: product.tile.tiles(rows, spec.n),
-        layers,
-        cycles: product.tile.cycles([rows, spec.n, chunk], multiprocessors),
-    })
 }
 
 /// Specialization for operands stored as `x` and C stored as `y`; `None` if TMA does not support the operands.

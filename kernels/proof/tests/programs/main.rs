@@ -1,6 +1,5 @@
-//! PTX programs of the table of operations: listings, predicted speed, and nvcc's code as a reference. One binary, so that
+//! PTX programs of the table of operations: listings, and nvcc's code as a reference. One binary, so that
 //! its tests run in parallel and are linked once.
 
 mod nvcc;
 mod operations;
-mod predicted;
