@@ -43,7 +43,7 @@ struct Inner {
     functions: Mutex<HashMap<TypeId, Box<dyn Any + Send>>>,
     /// Arguments of a launch, kept for the next.
     values: Mutex<Vec<Value>>,
-    /// Number of launches.
+    #[cfg(test)]
     launches: AtomicU64,
     /// Bytes that the driver has given and not got back.
     given: AtomicU64,
@@ -80,6 +80,7 @@ impl Gpu {
             sm,
             functions: Mutex::default(),
             values: Mutex::default(),
+            #[cfg(test)]
             launches: AtomicU64::default(),
             given: AtomicU64::default(),
             free: Mutex::default(),
@@ -147,6 +148,7 @@ impl Gpu {
         let mut values = lock(&self.0.values);
         values.clear();
         arguments.push_all(&mut values);
+        #[cfg(test)]
         self.0.launches.fetch_add(1, Ordering::Relaxed);
         Ok(self.0.driver.launch(function, launch, &values)?)
     }

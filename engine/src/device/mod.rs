@@ -40,7 +40,7 @@ impl Device {
     /// for a Hopper). `cpu` is the processor to use, or the one beside the GPU.
     ///
     /// # Errors
-    /// There is no such device, or it cannot be used.
+    /// The device does not exist or cannot be used.
     pub fn named(name: &str, cpu: Cpu) -> EngineResult<Self> {
         let unknown = |problem: &str| EngineError::Setting {
             setting: "device",

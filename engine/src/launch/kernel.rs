@@ -85,7 +85,7 @@ pub(crate) fn aligned(addresses: &[Address]) -> bool {
 impl Gpu {
     /// Starts `kernel`, unless there is nothing to do (`None`).
     pub(crate) fn run(&self, kernel: &impl Kernel, launch: Option<Launch>, arguments: &impl Arguments) -> Result<()> {
-        // An empty grid is no launch for the driver, and nothing to do.
+        // Drivers refuse an empty grid, which has no work.
         let Some(launch) = launch.filter(|launch| !launch.grid.contains(&0)) else { return Ok(()) };
         let function = self.function(*kernel, |sm| kernel.program(sm))?;
         self.start(function, launch, arguments)
@@ -168,8 +168,8 @@ impl Gpu {
     /// y = factor · x[0], everywhere; x in f32.
     pub(crate) fn repeat(&self, x: &Tensor, factor: f32, y: &mut Tensor) -> Result<()> {
         let kernel = Map::new(Function::Repeat, storage(x.dtype()), storage(y.dtype()), 1, y.len());
-        // One kernel for every length: y has a number for each token that is predicted, and a step with as many kernels of
-        // the same kind is the same graph.
+        // One kernel for every length: y has an element for each predicted token, and a new kernel takes the driver milliseconds to
+        // compile.
         let kernel = Map { vector: 1, ..kernel };
         let count = y.len();
         let y = y.address_mut();
@@ -232,9 +232,13 @@ impl Gpu {
             let kernel = ColumnSums::new(storage(dtype), accumulate, columns, columns);
             if aligned(&[from, to]) { kernel } else { ColumnSums { vector: 1, ..kernel } }
         };
-        let arguments = |from: Address, to: Address, rows, rows_a_block| {
-            let (x, out) = (from, to);
-            ColumnSumsArgs { x, out, rows, columns, pitch: columns, rows_a_block }
+        let arguments = |x: Address, out: Address, rows, rows_a_block| ColumnSumsArgs {
+            x,
+            out,
+            rows,
+            columns,
+            pitch: columns,
+            rows_a_block,
         };
         let direct = one(dtype, true, x, out);
         let Some(launch) = direct.launch(rows, columns, false) else { return Ok(()) };

@@ -161,7 +161,7 @@ struct Agreed {
     exact: u64,
     /// Those whose results may have other bits: name, "unrecorded" or "approximate", times.
     others: Vec<(String, &'static str, u64)>,
-    /// What these results may reach: "branch", "address", "output", and the first place of it.
+    /// "branch", "address" and "output", each with the first place that these results may reach.
     reach: [(&'static str, Option<Place>); 3],
 }
 

@@ -19,7 +19,7 @@
 //! __global__ apply(blocks, step, params, m, v, ratios, [half], ε, λ)
 //! ```
 //!
-//! `step` `[4]` f32 is in device memory, because it changes from step to step and the arguments of a recorded graph do not:
+//! `step` `[4]` f32 is in device memory, so that the arguments of the kernels stay the same from step to step. It has the
 //! learning rate, gradient scale, c_m, c_v ([`step_values`]). `apply` recomputes u instead of loading it.
 //!
 //! Bound by memory: AdamW 7 elements of 4 bytes and one of 2 a parameter, LAMB 10 and one. Sums of squares: 16 elements in

@@ -69,7 +69,7 @@ fn inexact_values_that_choose_are_named() {
     let compared = "setp.gt.f32 p, %f0, 0f00000000;\n";
     assert_eq!(reached(&format!("{compared}@p bra DONE;\nst.global.f32 [%rd0], %f7;")), [Some(1), None, None]);
     assert_eq!(reached(&format!("{compared}@!p st.global.f32 [%rd0], %f7;")), [Some(1), None, Some(1)]);
-    // A selection is no branch.
+    // A selection does not branch.
     assert_eq!(
         reached(&format!("{compared}selp.f32 %f1, %f7, %f6, p;\nst.global.f32 [%rd0], %f1;")),
         [None, None, Some(2)]

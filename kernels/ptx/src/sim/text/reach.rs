@@ -1,4 +1,4 @@
-//! Where values without the bits of the device may arrive.
+//! Reach of values whose bits may differ from those of the device.
 //!
 //! Registers and memory spaces are the nodes of a graph; an instruction leads from everything that it reads to everything that
 //! it writes. Whatever can be reached from the results of inexact instructions may have other bits on the device. Neither the
@@ -66,8 +66,8 @@ fn effects(i: &Instruction) -> Effects<'_> {
 }
 
 impl Module {
-    /// What results of instructions other than [`Fidelity::Exact`] may reach in the kernel `entry`: an upper bound, whatever the
-    /// launch.
+    /// Branches, addresses and outputs of the kernel `entry` that results of instructions other than [`Fidelity::Exact`] may
+    /// reach: an upper bound for every launch.
     ///
     /// # Errors
     /// If no kernel has that name or it has an unknown instruction.
