@@ -75,5 +75,5 @@ pub use kernels::{Cost, Cpu, CpuError, Element, Isa, IsaKind, choose_threads, nu
 pub use param::{Gradients, Init, ParamBuilder, ParamId, ParamScope, ParamStore};
 pub use precision::Precision;
 pub use shape::{MAX_RANK, Shape};
-pub use tape::{BackwardContext, LeafGradients, Op, Tape, Var, WeightGradients, Workspace};
+pub use tape::{BackwardContext, LeafGradients, List, Op, Tape, Var, WeightGradients, Workspace};
 pub use tensor::Tensor;

@@ -142,6 +142,17 @@ impl Tensor {
     pub fn copy_from<T: Scalar>(&mut self, elements: &[T]) -> Result<()> {
         assert_eq!(T::DTYPE, self.dtype, "a tensor of {} written as {}", self.dtype, T::DTYPE);
         assert_eq!(elements.len(), self.len(), "elements for shape {:?}", self.shape);
+        self.copy_from_start(elements)
+    }
+
+    /// Overwrites the first elements, wherever they are. Panics like [`Tensor::slice_mut`], and if there are more than all.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    #[track_caller]
+    pub(crate) fn copy_from_start<T: Scalar>(&mut self, elements: &[T]) -> Result<()> {
+        assert_eq!(T::DTYPE, self.dtype, "a tensor of {} written as {}", self.dtype, T::DTYPE);
+        assert!(elements.len() <= self.len(), "{} elements for shape {:?}", elements.len(), self.shape);
         let start = self.byte_range().start;
         self.unique().write(start, bytemuck::cast_slice(elements))
     }

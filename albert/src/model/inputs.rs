@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use engine::ops::Sequences;
-use engine::{EngineError, Tape, Var};
+use engine::{EngineError, List, Tape, Var};
 
 /// The integers of a ragged batch: T tokens of B sequences.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ impl Inputs {
     pub fn with_lists<'a, const N: usize>(
         tape: &Tape<'_>,
         batch: impl Into<Tokens<'a>>,
-        more: [&[u32]; N],
+        more: [List<'_>; N],
     ) -> Result<(Self, [Var; N]), EngineError> {
         let Tokens { ids, segments, positions, cu_seqlens } = batch.into();
         let tokens = ids.len();
@@ -70,10 +70,12 @@ impl Inputs {
         }
         let first = &cu_seqlens[..cu_seqlens.len() - 1];
         let lengths: Vec<u32> = cu_seqlens.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        let lists = [&[ids, segments, positions, cu_seqlens, &lengths, first], &more[..]].concat();
+        let rows = [ids, segments, positions, first].map(List::Rows);
+        let plain = [cu_seqlens, &lengths].map(List::Plain);
+        let lists = [&rows[..], &plain, &more].concat();
         let mut copied = tape.list_inputs(&lists)?;
         let more = copied.split_off(lists.len() - N).try_into().expect("one for each list");
-        let [ids, segments, positions, offsets, keys, first_tokens] = copied.try_into().expect("one for each list");
+        let [ids, segments, positions, first_tokens, offsets, keys] = copied.try_into().expect("one for each list");
         let sequences = Sequences::of(tape, cu_seqlens, [offsets, keys])?;
         Ok((Self { ids, segments, positions, sequences, first_tokens, lengths, keys: Vec::new() }, more))
     }

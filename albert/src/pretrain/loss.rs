@@ -4,7 +4,7 @@
 //! Source: the released code; it adds 1e-5 to M, which changes the eighth digit.
 
 use engine::ops::{self, CrossEntropyOutput};
-use engine::{EngineError, Tape, Var};
+use engine::{EngineError, List, Tape, Var};
 
 use crate::data::Batch;
 use crate::model::{ForwardOptions, Inputs, Model};
@@ -57,7 +57,8 @@ pub fn pretraining_loss(
     weights: LossWeights,
     denominators: Denominators,
 ) -> Result<PretrainingLoss, EngineError> {
-    let lists = [&batch.masked_positions[..], &batch.masked_labels, &batch.sop_labels];
+    let lists =
+        [List::Rows(&batch.masked_positions), List::Plain(&batch.masked_labels), List::Plain(&batch.sop_labels)];
     let (inputs, [positions, labels, sop_labels]) = Inputs::with_lists(tape, batch, lists)?;
     let x = model.encode(tape, &inputs, options)?; // [T, H]
     let mlm = match model.mlm() {

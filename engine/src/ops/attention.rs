@@ -13,7 +13,7 @@ use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
     launch::{aligned, storage},
-    tape::{BackwardContext, Op, Tape, Var},
+    tape::{BackwardContext, List, Op, Tape, Var},
     tensor::Tensor,
 };
 use kernels::{
@@ -54,7 +54,7 @@ impl Sequences {
     /// It does not, or there is not enough memory.
     pub fn new(tape: &Tape<'_>, offsets: &[u32]) -> Result<Self> {
         let lengths: Vec<u32> = offsets.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
-        let inputs = tape.inputs([offsets, &lengths])?;
+        let inputs = tape.inputs([List::Plain(offsets), List::Plain(&lengths)])?;
         Self::of(tape, offsets, inputs)
     }
 

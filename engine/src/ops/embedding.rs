@@ -16,12 +16,12 @@ use crate::{
     memory::Arena,
     param::ParamId,
     shape::Shape,
-    tape::{BackwardContext, Op, Tape, Var, moved},
+    tape::{BackwardContext, Op, SortedRows, Tape, Var, moved},
     tensor::Tensor,
 };
 use kernels::embedding as kernel;
 use kernels_cuda::arguments::Address;
-use kernels_cuda::embedding::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs};
+use kernels_cuda::embedding::{AddPieces, AddPiecesArgs, Gather, GatherArgs, SumPieces, SumPiecesArgs};
 
 /// Refuses an index beyond the table; in a dry run there is nothing to look at.
 pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var, rows: usize) -> Result<()> {
@@ -123,23 +123,20 @@ fn gather(
 
 /// Rows `ids` of `to` [.., width] += dy on the GPU: in the order of the tokens, without atomics.
 fn add_rows(gpu: &Gpu, ids: &Var, width: usize, dy: &Tensor, to: Address, dtype: DType) -> Result<()> {
-    // The host sorts them: it has them.
-    let pieces = Pieces::new(&ids.integers()?);
-    let lists = [&pieces.order, &pieces.starts, &pieces.used, &pieces.first];
-    let mut packed = Vec::new();
-    let starts_of = lists.map(|list| {
-        let start = packed.len();
-        packed.extend_from_slice(list);
-        start
-    });
-    let mut on_gpu = Tensor::new(&Arena::on_gpu(gpu), [packed.len()], DType::U32)?;
-    on_gpu.copy_from(&packed)?;
-    let [order, starts, used, first] = starts_of.map(|start| on_gpu.address().element(start, 4));
+    let own;
+    let sorted = match ids.sorted_rows() {
+        Some(sorted) => sorted,
+        None => {
+            own = SortedRows::new(gpu, &ids.integers()?)?;
+            &own
+        }
+    };
+    let (pieces, [order, starts, used, first]) = (&sorted.pieces, sorted.addresses());
     let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces.count(), width], DType::F32)?;
     let (sum, add) = (SumPieces { dtype: storage(dy.dtype()) }, AddPieces { dtype: storage(dtype) });
     let (dout, partial) = (dy.address(), partial.address());
-    gpu.run(&sum, sum.launch(&pieces), &SumPiecesArgs { dout, order, starts, partial, width })?;
-    gpu.run(&add, add.launch(&pieces), &AddPiecesArgs { partial, used, first, dtable: to, width })
+    gpu.run(&sum, sum.launch(pieces), &SumPiecesArgs { dout, order, starts, partial, width })?;
+    gpu.run(&add, add.launch(pieces), &AddPiecesArgs { partial, used, first, dtable: to, width })
 }
 
 struct Embedding {

@@ -15,10 +15,14 @@
 //! [`Tape::detach`].
 //!
 //! All kernels are launched through [`Tape::launch`], which skips them in a dry run and measures them in a profile.
+mod inputs;
+mod lists;
 mod sum;
 mod var;
 mod workspace;
 
+pub use lists::List;
+pub(crate) use lists::SortedRows;
 pub(crate) use sum::copy;
 pub(crate) use var::Recomputable;
 pub use var::Var;
@@ -27,19 +31,15 @@ pub use workspace::{WeightGradients, Workspace};
 
 use crate::{
     device::Device,
-    dtype::{DType, Scalar},
+    dtype::DType,
     error::{EngineError, Result},
-    memory::Parts,
+    memory::{Arena, Parts},
     param::{Gradients, ParamId, ParamStore},
     shape::Shape,
     tensor::Tensor,
 };
 use kernels::{Cost, Cpu, gemm::Precision};
-use std::{
-    cell::{Cell, RefCell},
-    ops::Range,
-    sync::Arc,
-};
+use std::cell::{Cell, RefCell};
 use workspace::Spare;
 
 /// The backward pass of a recorded operation, with what it saved.
@@ -202,70 +202,6 @@ impl<'w> Tape<'w> {
         }
     }
 
-    /// A copy of `elements` on the device, without a gradient: ids, labels, offsets.
-    ///
-    /// # Errors
-    /// Their number is not what the shape says, or there is not enough memory.
-    pub fn input<T: Scalar>(&self, shape: impl Into<Shape>, elements: &[T]) -> Result<Var> {
-        let shape = shape.into();
-        if shape.elements() != elements.len() {
-            return Err(EngineError::shape("input", format!("{} elements for shape {shape:?}", elements.len())));
-        }
-        let mut value = self.alloc(shape, T::DTYPE)?;
-        self.launch_on("input", moved(elements.len() * T::DTYPE.bytes()), |_| value.copy_from(elements))?;
-        let uploaded = if T::DTYPE == DType::U32 { self.uploaded(bytemuck::cast_slice(elements)) } else { None };
-        Ok(Var { uploaded, ..Var::new(value, None) })
-    }
-
-    /// The integers of an input on a GPU, kept by the host, which checks and sorts them.
-    fn uploaded(&self, integers: &[u32]) -> Option<Arc<[u32]>> {
-        (self.device().gpu().is_some() && !self.dry).then(|| integers.into())
-    }
-
-    /// Copies of lists of integers on the device, as [`Tape::input`] makes them, by one copy.
-    ///
-    /// # Errors
-    /// There is not enough memory, or the device failed.
-    pub fn inputs<const N: usize>(&self, lists: [&[u32]; N]) -> Result<[Var; N]> {
-        self.list_inputs(&lists).map(|inputs| inputs.try_into().expect("one for each list"))
-    }
-
-    /// [`Tape::inputs`] of any number of lists.
-    ///
-    /// # Errors
-    /// As [`Tape::inputs`].
-    pub fn list_inputs(&self, lists: &[&[u32]]) -> Result<Vec<Var>> {
-        /// Elements of a cache line, at whose multiples lists begin.
-        const ALIGN: usize = 16;
-        let mut end = 0;
-        let places: Vec<Range<usize>> = lists
-            .iter()
-            .map(|list| {
-                let start = end;
-                end = (start + list.len()).next_multiple_of(ALIGN);
-                start..start + list.len()
-            })
-            .collect();
-        let mut whole = self.alloc([end], DType::U32)?;
-        self.launch_on("input", moved(4 * end), |device| {
-            let write = |whole: &mut [u32]| {
-                places.iter().zip(lists).for_each(|(place, list)| whole[place.clone()].copy_from_slice(list));
-            };
-            if let Device::Cpu(_) = device {
-                write(whole.slice_mut());
-                return Ok(());
-            }
-            let mut packed = vec![0; end];
-            write(&mut packed);
-            whole.copy_from(&packed)
-        })?;
-        let input = |(list, place): (&&[u32], Range<usize>)| {
-            let value = whole.part(place, [list.len()].into());
-            Var { uploaded: self.uploaded(list), ..Var::new(value, None) }
-        };
-        Ok(lists.iter().zip(places).map(input).collect())
-    }
-
     /// A tensor as a value without a gradient.
     pub fn constant(&self, value: Tensor) -> Var {
         Var::new(value, None)
@@ -403,13 +339,30 @@ impl<'w> Tape<'w> {
                 format!("a loss is a single number, and this has shape {:?}; take its mean or sum", loss.shape());
             return Err(EngineError::Backward(problem));
         }
-        let mut dy = self.alloc(*loss.shape(), loss.dtype())?;
-        self.launch_on("backward.seed", moved(4), |_| match dy.dtype() {
-            DType::F32 => dy.copy_from(&[1.0f32]),
-            DType::Bf16 => dy.copy_from(&[half::bf16::ONE]),
-            DType::U32 => unreachable!("integers have no gradient"),
-        })?;
+        let dy = self.one(loss.dtype())?.reshape(*loss.shape())?;
         self.backward_from(loss, dy, params)
+    }
+
+    /// The number 1 on the device.
+    fn one(&self, dtype: DType) -> Result<Tensor> {
+        let fill = |one: &mut Tensor| match dtype {
+            DType::F32 => one.copy_from(&[1.0f32]),
+            DType::Bf16 => one.copy_from(&[half::bf16::ONE]),
+            DType::U32 => unreachable!("integers have no gradient"),
+        };
+        let Some(gpu) = self.device().gpu() else {
+            let mut one = self.alloc([], dtype)?;
+            self.launch_on("backward.seed", moved(4), |_| fill(&mut one))?;
+            return Ok(one);
+        };
+        let mut ones = self.workspace.ones.borrow_mut();
+        if let Some(one) = ones.iter().find(|one| one.dtype() == dtype) {
+            return Ok(one.clone());
+        }
+        let mut one = Tensor::new(&Arena::on_gpu(gpu), [], dtype)?;
+        fill(&mut one)?;
+        ones.push(one.clone());
+        Ok(one)
     }
 
     /// Backward from a given gradient `dy` of `y`, of its shape and type.

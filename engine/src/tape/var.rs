@@ -1,6 +1,9 @@
 //! Variables: inputs and outputs of operations.
 
-use super::Tape;
+use super::{
+    Tape,
+    lists::{SortedRows, Uploaded},
+};
 use crate::{dtype::DType, error::Result, shape::Shape, tensor::Tensor};
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -10,8 +13,8 @@ pub struct Var {
     pub(super) value: Tensor,
     /// Tape and record that made it; `None` if it requires no gradient.
     pub(super) node: Option<(u32, u32)>,
-    /// Host copy of integers on a GPU: see [`Var::integers`].
-    pub(super) uploaded: Option<Arc<[u32]>>,
+    /// Integers of an input on a GPU: see [`Var::integers`].
+    pub(super) uploaded: Option<Arc<Uploaded>>,
     /// Recomputes the value for backward.
     pub(super) recompute: Option<Recomputable>,
 }
@@ -63,9 +66,14 @@ impl Var {
     /// The GPU failed.
     pub(crate) fn integers(&self) -> Result<Cow<'_, [u32]>> {
         match &self.uploaded {
-            Some(uploaded) => Ok(Cow::Borrowed(uploaded)),
+            Some(uploaded) => Ok(Cow::Borrowed(&uploaded.integers)),
             None => self.value.elements(),
         }
+    }
+
+    /// The integers in ascending order on the GPU, if [`Tape::inputs`] sorted them.
+    pub(crate) fn sorted_rows(&self) -> Option<&SortedRows> {
+        self.uploaded.as_ref()?.rows.as_ref()
     }
 
     /// Step and record that it comes from, if it requires a gradient.
