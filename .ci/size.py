@@ -18,7 +18,7 @@ from circles import end_of_attribute, end_of_item, tokens
 
 LONGEST_FILE, LONGEST_FUNCTION, MOST_ARGUMENTS = 500, 60, 6
 # Lines of product and of tests, public items, tracked files.
-LIMITS = {"product": 82_800, "tests": 31_300, "public items": 1_550, "files": 1_400}
+LIMITS = {"product": 84_000, "tests": 31_700, "public items": 1_570, "files": 1_400}
 # Functions that may be longer.
 LONG = {
     # Tables.

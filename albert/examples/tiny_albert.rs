@@ -325,7 +325,7 @@ pub fn train() -> Result<[f64; 2]> {
             let [word, swap] = accuracies.map(|share| 100.0 * share);
             println!("step {step:4}  loss {words:.3} + {order:.3}  held out: words {word:3.0} %, order {swap:3.0} %");
         }
-        clip_global_norm(&mut gradients, 1.0, Some(1.0), step + 1)?; // g ← g / max(1, ‖g‖)
+        clip_global_norm(&mut gradients, Some(1.0), step + 1)?; // g ← g / max(1, ‖g‖)
         optimizer.step(&mut params, &gradients, schedule.rate(step))?; // update
     }
     fill(&albert, &workspace.infer(&params, None), &vocabulary, ["that ate the [MASK]", RHYME[11]])?;

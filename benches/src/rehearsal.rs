@@ -9,7 +9,7 @@
 
 use engine::device::{
     Driver, DriverError, GpuInfo,
-    driver::{Address, FunctionHandle, Value},
+    driver::{Address, FunctionHandle, ReadHandle, Value},
 };
 use ptx::Launch;
 use std::{
@@ -153,6 +153,16 @@ impl<D: Driver> Driver for Rehearsed<D> {
     fn copy_out(&self, target: &mut [u8], source: Address) -> Result<(), DriverError> {
         self.stage.alive("cuMemcpyDtoH")?;
         self.driver.copy_out(target, source)
+    }
+
+    fn begin_read(&self, source: Address, bytes: usize) -> Result<ReadHandle, DriverError> {
+        self.stage.alive("cuMemcpyDtoHAsync")?;
+        self.driver.begin_read(source, bytes)
+    }
+
+    fn end_read(&self, read: ReadHandle, target: Option<&mut [u8]>) -> Result<(), DriverError> {
+        self.stage.alive("cuEventSynchronize")?;
+        self.driver.end_read(read, target)
     }
 
     fn fill(&self, target: Address, bytes: usize, value: u8) -> Result<(), DriverError> {

@@ -60,6 +60,7 @@ pub mod optim;
 pub mod param;
 mod precision;
 pub mod profile;
+mod reading;
 mod shape;
 #[cfg(test)]
 mod shared_tests;
@@ -72,8 +73,9 @@ pub use dtype::{DType, Float, Scalar};
 pub use error::{EngineError, Result};
 pub use kernels::tiles::{TileKind, Tiles};
 pub use kernels::{Cost, Cpu, CpuError, Element, Isa, IsaKind, choose_threads, num::philox, roofline};
-pub use param::{Gradients, Init, ParamBuilder, ParamId, ParamScope, ParamStore};
+pub use param::{GradientNorm, Gradients, Init, ParamBuilder, ParamId, ParamScope, ParamStore};
 pub use precision::Precision;
+pub use reading::Reading;
 pub use shape::{MAX_RANK, Shape};
 pub use tape::{BackwardContext, LeafGradients, List, Op, Tape, Var, WeightGradients, Workspace};
 pub use tensor::Tensor;

@@ -14,6 +14,7 @@ use crate::{
     dtype::{DType, Scalar},
     error::{EngineError, Result},
     memory::{Arena, Storage},
+    reading::Reading,
     shape::Shape,
 };
 use kernels_cuda::arguments::Address;
@@ -132,6 +133,19 @@ impl Tensor {
         let mut elements = vec![T::zeroed(); self.len()];
         self.storage.read(self.byte_range().start, bytemuck::cast_slice_mut(&mut elements))?;
         Ok(Cow::Owned(elements))
+    }
+
+    /// Begins to read the elements as they are now; nothing waits. Panics like [`Tensor::slice`].
+    ///
+    /// # Errors
+    /// The GPU failed in an earlier launch.
+    #[track_caller]
+    pub fn read_later<T: Scalar>(&self) -> Result<Reading<T>> {
+        if self.gpu().is_none() || self.is_empty() {
+            return Ok(Reading::here(self.elements()?.into_owned()));
+        }
+        assert_eq!(T::DTYPE, self.dtype, "a tensor of {} read as {}", self.dtype, T::DTYPE);
+        Ok(Reading::coming(self.storage.begin_read(self.byte_range())?, self.len()))
     }
 
     /// Overwrites the elements, wherever they are. Panics like [`Tensor::slice_mut`], and if there are more or fewer.

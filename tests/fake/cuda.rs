@@ -32,9 +32,12 @@ struct State {
     last: Option<Instant>,
     context: usize,
     functions: usize,
+    /// Of each event, the launches before it.
+    events: Vec<u64>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { counts: Counts::NONE, last: None, context: 0, functions: 0 });
+static STATE: Mutex<State> =
+    Mutex::new(State { counts: Counts::NONE, last: None, context: 0, functions: 0, events: Vec::new() });
 
 /// Runs a call with the state; it counts as one.
 fn call(effect: impl FnOnce(&mut State) -> Result) -> Result {
@@ -205,6 +208,64 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(target: *mut u8, source: u64, bytes: us
         state.counts.reads += 1;
         let source = ptr::with_exposed_provenance(source as usize);
         unsafe { ptr::copy_nonoverlapping(source, target, bytes) };
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(target: *mut u8, source: u64, bytes: usize, _: Handle) -> Result {
+    call(|state| {
+        state.counts.later_reads += 1;
+        let source = ptr::with_exposed_provenance(source as usize);
+        unsafe { ptr::copy_nonoverlapping(source, target, bytes) };
+        SUCCESS
+    })
+}
+
+/// Memory of the host; it is never freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostAlloc(memory: *mut *mut u8, bytes: usize, _: c_uint) -> Result {
+    call(|state| {
+        state.counts.allocations += 1;
+        unsafe { give(memory, vec![0u8; bytes].leak().as_mut_ptr()) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeHost(_: *mut c_void) -> Result {
+    call(|_| SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventCreate(event: *mut Handle, _: c_uint) -> Result {
+    call(|state| {
+        state.events.push(0);
+        unsafe { give(event, ptr::without_provenance_mut(state.events.len())) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventDestroy_v2(_: Handle) -> Result {
+    call(|_| SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventRecord(event: Handle, _: Handle) -> Result {
+    call(|state| {
+        state.events[event.addr() - 1] = state.counts.launches;
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventQuery(_: Handle) -> Result {
+    call(|_| SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventSynchronize(event: Handle) -> Result {
+    call(|state| {
+        state.counts.waits += u64::from(state.events[event.addr() - 1] == state.counts.launches);
         SUCCESS
     })
 }

@@ -9,7 +9,9 @@ pub(crate) struct Counts {
     pub(crate) uploaded_bytes: u64,
     /// Copies to the host, for which it waits.
     pub(crate) reads: u64,
-    /// Waits for the stream.
+    /// Copies to the host, for which it does not.
+    pub(crate) later_reads: u64,
+    /// Waits for the stream, or for an event that no launch follows.
     pub(crate) waits: u64,
     pub(crate) fills: u64,
     pub(crate) allocations: u64,
@@ -31,6 +33,7 @@ impl Counts {
         uploads: 0,
         uploaded_bytes: 0,
         reads: 0,
+        later_reads: 0,
         waits: 0,
         fills: 0,
         allocations: 0,

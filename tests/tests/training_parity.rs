@@ -109,7 +109,7 @@ impl Training<'_> {
                 .sum()
         };
         let step = self.optimizer.steps() + 1;
-        let norm = clip_global_norm(&mut self.gradients, 1.0, Some(1.0), step).unwrap();
+        let norm = clip_global_norm(&mut self.gradients, Some(1.0), step).unwrap();
         self.optimizer.step(params, &self.gradients, rate).unwrap();
         (loss, norm)
     }

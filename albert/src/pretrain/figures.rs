@@ -1,7 +1,7 @@
 //! Figures of a step and of an evaluation of pre-training, and their sums.
 
 use engine::EngineError;
-use engine::ops::CrossEntropyOutput;
+use engine::ops::{CrossEntropyOutput, LossReading};
 use serde::{Deserialize, Serialize};
 
 use super::loss::PretrainingLoss;
@@ -85,6 +85,20 @@ impl StepFigures for PretrainFigures {
     }
 }
 
+/// Losses of a micro-batch on their way to the host; `None` for a head that did not run.
+#[derive(Debug, Default)]
+pub struct LossReadings {
+    mlm: Option<LossReading>,
+    sentence: Option<LossReading>,
+}
+
+impl LossReadings {
+    pub(super) fn begin(losses: &PretrainingLoss) -> Result<Self, EngineError> {
+        let begin = |loss: &Option<CrossEntropyOutput>| loss.as_ref().map(CrossEntropyOutput::read_later).transpose();
+        Ok(Self { mlm: begin(&losses.mlm)?, sentence: begin(&losses.sentence)? })
+    }
+}
+
 /// Sums over the micro-batches of a step, or over the batches of an evaluation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
@@ -97,31 +111,30 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub(super) fn add_losses(&mut self, losses: &PretrainingLoss) -> Result<(), EngineError> {
-        let sums = |classified: &CrossEntropyOutput| {
-            let sum: f64 = classified.losses.elements::<f32>()?.iter().map(|&x| f64::from(x)).sum();
-            Ok::<_, EngineError>((sum, classified.correct()? as u64, classified.losses.len() as u64))
-        };
-        if let Some((sum, correct, count)) = losses.mlm.as_ref().map(sums).transpose()? {
-            self.mlm.add(sum, count);
-            self.mlm_correct.add(correct, count);
+    /// Adds a micro-batch, once its losses are there; returns those of the masked pieces.
+    pub(super) fn add_losses(&mut self, losses: LossReadings) -> Result<Vec<f32>, EngineError> {
+        let mut masked = Vec::new();
+        if let Some(mlm) = losses.mlm {
+            let correct;
+            (masked, correct) = mlm.wait()?;
+            self.mlm.add(masked.iter().map(|&x| f64::from(x)).sum(), masked.len() as u64);
+            self.mlm_correct.add(correct as u64, masked.len() as u64);
         }
-        if let Some((sum, correct, count)) = losses.sentence.as_ref().map(sums).transpose()? {
-            self.sentence.add(sum, count);
-            self.sentence_correct.add(correct, count);
+        if let Some(sentence) = losses.sentence {
+            let (losses, correct) = sentence.wait()?;
+            self.sentence.add(losses.iter().map(|&x| f64::from(x)).sum(), losses.len() as u64);
+            self.sentence_correct.add(correct as u64, losses.len() as u64);
         }
-        Ok(())
+        Ok(masked)
     }
 
-    /// Adds the masked pieces that are shown as `mask`.
-    pub(super) fn add_hidden(&mut self, batch: &Batch, losses: &PretrainingLoss, mask: u32) -> Result<(), EngineError> {
-        let Some(classified) = &losses.mlm else { return Ok(()) };
-        for (&position, &loss) in batch.masked_positions.iter().zip(&*classified.losses.elements::<f32>()?) {
+    /// Adds the losses of the masked pieces that are shown as `mask`.
+    pub(super) fn add_hidden(&mut self, batch: &Batch, masked: &[f32], mask: u32) {
+        for (&position, &loss) in batch.masked_positions.iter().zip(masked) {
             if batch.ids[position as usize] == mask {
                 self.hidden.add(f64::from(loss), 1);
             }
         }
-        Ok(())
     }
 }
 

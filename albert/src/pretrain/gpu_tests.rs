@@ -5,7 +5,7 @@ use engine::{Cpu, Device, Isa};
 use super::tests::{device, recipe, world};
 use crate::train::{Outcome, StartMode};
 
-fn gpu() -> Device {
+pub(super) fn gpu() -> Device {
     Device::named("cuda-sim", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
 }
 

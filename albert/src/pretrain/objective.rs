@@ -9,7 +9,7 @@ use engine::{Communicator, EngineError, Gradients, Lanes};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::figures::{HeldOutFigures, PretrainFigures, Tally};
+use super::figures::{HeldOutFigures, LossReadings, PretrainFigures, Tally};
 use super::initial::initial_model;
 use super::loss::{Denominators, LossWeights, pretraining_loss};
 use super::report::panels;
@@ -168,8 +168,9 @@ impl HeldOut {
             cpu.enter(|| -> Result<(), EngineError> {
                 let tape = workspace.infer(params, Some(EVALUATE));
                 let losses = pretraining_loss(model, &tape, batch, options, weights, Denominators::of(batch))?;
-                tally.add_losses(&losses)?;
-                tally.add_hidden(batch, &losses, mask)
+                let masked = tally.add_losses(LossReadings::begin(&losses)?)?;
+                tally.add_hidden(batch, &masked, mask);
+                Ok(())
             })?;
             tally.write(&mut own);
         }
@@ -272,6 +273,7 @@ impl Objective for Pretraining {
     type Error = PretrainError;
     type Batch = Batch;
     type Denominator = Denominators;
+    type Losses = LossReadings;
     type Sums = Tally;
     type Figures = PretrainFigures;
     type Evaluation = HeldOutFigures;
@@ -309,23 +311,29 @@ impl Objective for Pretraining {
         batch: &Batch,
         denominator: Denominators,
         gradients: &mut Gradients,
-    ) -> Result<Tally, EngineError> {
+    ) -> Result<LossReadings, EngineError> {
         let Pass { model, tape, options } = pass;
         let losses = pretraining_loss(model, tape, batch, options, self.recipe.weights(), denominator)?;
         if let Some(total) = &losses.total {
             tape.backward(total, gradients)?;
         }
-        // The first read of a loss: a GPU gets the whole micro-batch before anything waits for it.
+        if tape.is_dry() { Ok(LossReadings::default()) } else { LossReadings::begin(&losses) }
+    }
+
+    fn sums(losses: LossReadings) -> Result<Tally, EngineError> {
         let mut sums = Tally::default();
-        if !tape.is_dry() {
-            sums.add_losses(&losses)?;
-        }
+        sums.add_losses(losses)?;
         Ok(sums)
     }
 
     fn figures(&self, sums: &Tally) -> (f64, PretrainFigures) {
         let (mlm, sentence, weights) = (sums.mlm.value(), sums.sentence.value(), self.recipe.weights());
-        let loss = f64::from(weights.mlm) * mlm.unwrap_or(0.0) + f64::from(weights.sentence) * sentence.unwrap_or(0.0);
+        // A loss of weight 0 is no part of the gradient, so that one that is not finite is no reason to stop.
+        let weighted = |weight: f32, loss: Option<f64>| match loss {
+            Some(loss) if weight > 0.0 => f64::from(weight) * loss,
+            _ => 0.0,
+        };
+        let loss = weighted(weights.mlm, mlm) + weighted(weights.sentence, sentence);
         let figures = PretrainFigures {
             mlm_loss: mlm.unwrap_or(0.0),
             mlm_accuracy: sums.mlm_correct.value().unwrap_or(0.0),

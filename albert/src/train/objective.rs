@@ -89,6 +89,8 @@ pub trait Objective: Sized {
     type Batch;
     /// Divisor of the loss of a micro-batch.
     type Denominator: Copy;
+    /// Losses of a micro-batch, on their way from the device.
+    type Losses: std::fmt::Debug;
     /// Sums of losses over the micro-batches of a step.
     type Sums: MicroBatchSums;
     /// Figures of a step beside its loss.
@@ -112,8 +114,7 @@ pub trait Objective: Sized {
     /// to its own.
     fn denominator(&self, counts: [u64; 2]) -> Self::Denominator;
 
-    /// Runs a micro-batch forward and backward, adds its gradients, and returns the sums of its losses; none if the run is
-    /// dry.
+    /// Runs a micro-batch forward and backward, adds its gradients, and begins to read its losses, unless the run is dry.
     ///
     /// # Errors
     /// The engine failed.
@@ -123,7 +124,13 @@ pub trait Objective: Sized {
         batch: &Self::Batch,
         denominator: Self::Denominator,
         gradients: &mut Gradients,
-    ) -> Result<Self::Sums, EngineError>;
+    ) -> Result<Self::Losses, EngineError>;
+
+    /// Sums of the losses of a micro-batch, once they are there.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn sums(losses: Self::Losses) -> Result<Self::Sums, EngineError>;
 
     /// Loss and figures of a step; the loss is not finite if a sum is not.
     fn figures(&self, sums: &Self::Sums) -> (f64, Self::Figures);

@@ -89,6 +89,10 @@ pub fn run<O: RunObjective>(
             break Outcome::Finished(run.finish(observer)?);
         }
         if run.communicator.any("the wish to stop", stop.load(Ordering::Relaxed))? {
+            if let Some(diverged) = run.finish_steps(0, observer)? {
+                run.report()?;
+                break diverged;
+            }
             let keeps_state = O::KEEPS_STATE || run.trainer.settings.run.checkpoint_interval != Some(0);
             let saved = keeps_state.then(|| run.save(observer)).transpose()?;
             run.save_first_model()?;
@@ -117,6 +121,13 @@ struct Run<O: RunObjective> {
     last_evaluation: Option<EvaluationRecord<O::Evaluation>>,
     /// Step of the newest checkpoint.
     saved: Option<u64>,
+}
+
+/// What is due after a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Due {
+    evaluation: bool,
+    checkpoint: bool,
 }
 
 /// Files that a run appends to.
@@ -268,54 +279,87 @@ impl<O: RunObjective> Run<O> {
         Ok(Some(wanted).filter(|steps| *steps > 0))
     }
 
-    /// Runs one step, then logging, evaluation and checkpoint if due. Returns an outcome if the run diverged.
+    /// Begins one step, finishes those that are not to stay in flight, then evaluates and saves if due. Returns an outcome if the run
+    /// diverged.
     fn step(&mut self, observer: &mut dyn Observer<O>) -> Result<Option<Outcome<O::Summary>>, O::Error> {
         let is_alone = self.communicator.size() == 1;
-        let report = match self.trainer.train_step_while(&mut |done, all| observer.micro_batch(done, all) || !is_alone)
+        if !self.trainer.begin_step_while(&mut |done, all| observer.micro_batch(done, all) || !is_alone)? {
+            let diverged = self.finish_steps(0, observer)?;
+            return Ok(Some(diverged.unwrap_or_else(|| Outcome::Stopped { summary: self.summary(), saved: None })));
+        }
+        if let Some(diverged) = self.finish_steps(self.trainer.steps_ahead(), observer)? {
+            return Ok(Some(diverged));
+        }
+        if self.due() != Due::default()
+            && let Some(diverged) = self.finish_steps(0, observer)?
         {
-            Ok(Some(report)) => report,
-            Ok(None) => return Ok(Some(Outcome::Stopped { summary: self.summary(), saved: None })),
-            Err(error @ EngineError::NotFinite { .. }) => return Ok(Some(self.diverged(error.to_string()))),
-            Err(error) => return Err(error.into()),
-        };
-        self.progress.tokens += report.tokens;
-        self.progress.seconds += report.seconds;
-        self.progress.window.add(&report);
-        self.trainer.objective.stepped(&mut self.progress.objective, &report);
-        observer.stepped(&report);
-        if let Some(steps) = self.replanned(&report, observer)? {
-            self.replan(steps)?;
+            return Ok(Some(diverged));
         }
-        let margin = self.trainer.settings.run.divergence_margin;
-        if let Some(above) = self.progress.monitor.watch(report.loss, margin) {
-            let problem = format!(
-                "the smoothed loss is {above:.2} nats above its lowest value at step {} (`run.divergence_margin` is \
-                 {margin}); resume from the last checkpoint with another seed, or lower the learning rate",
-                report.step
-            );
-            return Ok(Some(self.diverged(problem)));
-        }
-        let (step, settings) = (report.step, &self.trainer.settings);
-        let due = |interval: u64| interval > 0 && step.is_multiple_of(interval);
-        // The last step includes what the end of the run needs, so that its checkpoint is taken after the last evaluation.
-        let is_last = step >= settings.schedule.steps_after(step);
-        let evaluate = is_last || due(settings.evaluation.interval);
-        let save = (is_last && O::KEEPS_STATE) || due(settings.run.checkpoint_interval.unwrap_or(0));
-        if due(settings.run.log_interval) {
-            self.record(&report)?;
-        }
-        if evaluate {
+        // The number of steps may have been changed meanwhile.
+        let Due { evaluation, checkpoint } = self.due();
+        if evaluation {
             self.evaluate(observer)?;
         }
-        if save {
+        if checkpoint {
             self.save(observer)?;
         }
         Ok(None)
     }
 
-    fn diverged(&self, problem: String) -> Outcome<O::Summary> {
+    /// What is due after the last step that was begun.
+    fn due(&self) -> Due {
+        let (step, settings) = (self.trainer.step(), &self.trainer.settings);
+        let due = |interval: u64| interval > 0 && step.is_multiple_of(interval);
+        // The last step includes what the end of the run needs, so that its checkpoint is taken after the last evaluation.
+        let is_last = step >= settings.schedule.steps_after(step);
+        Due {
+            evaluation: is_last || due(settings.evaluation.interval),
+            checkpoint: (is_last && O::KEEPS_STATE) || due(settings.run.checkpoint_interval.unwrap_or(0)),
+        }
+    }
+
+    /// Finishes steps until `most` are in flight. Returns an outcome if the run diverged: later steps are dropped.
+    fn finish_steps(
+        &mut self,
+        most: usize,
+        observer: &mut dyn Observer<O>,
+    ) -> Result<Option<Outcome<O::Summary>>, O::Error> {
+        while self.trainer.steps_in_flight() > most {
+            let report = match self.trainer.finish_step() {
+                Ok(report) => report,
+                Err(error @ EngineError::NotFinite { step, .. }) => {
+                    return Ok(Some(self.diverged(error.to_string(), step)));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            self.progress.tokens += report.tokens;
+            self.progress.seconds += report.seconds;
+            self.progress.window.add(&report);
+            self.trainer.objective.stepped(&mut self.progress.objective, &report);
+            observer.stepped(&report);
+            if let Some(steps) = self.replanned(&report, observer)? {
+                self.replan(steps)?;
+            }
+            let margin = self.trainer.settings.run.divergence_margin;
+            if let Some(above) = self.progress.monitor.watch(report.loss, margin) {
+                let problem = format!(
+                    "the smoothed loss is {above:.2} nats above its lowest value at step {} (`run.divergence_margin` is \
+                     {margin}); resume from the last checkpoint with another seed, or lower the learning rate",
+                    report.step
+                );
+                return Ok(Some(self.diverged(problem, report.step + 1)));
+            }
+            let interval = self.trainer.settings.run.log_interval;
+            if interval > 0 && report.step.is_multiple_of(interval) {
+                self.record(&report)?;
+            }
+        }
+        Ok(None)
+    }
+
+    fn diverged(&self, problem: String, step: u64) -> Outcome<O::Summary> {
         let checkpoint = self.saved.map(|step| self.checkpoints.path(step));
-        Outcome::Diverged { problem, step: self.trainer.step() + 1, checkpoint }
+        Outcome::Diverged { problem, step, checkpoint }
     }
 
     /// Writes the record of the window that `last` closes.

@@ -8,15 +8,26 @@
 //!
 //! All batches of a step are drawn before the first is run, because the mean over the effective batch needs its counts.
 //! The split into micro-batches changes rounding and dropout alone. Results are the same for any number of threads.
+//!
+//! A GPU has its next step to do before the host asks for the losses and the norm of the last one:
+//!
+//! ```text
+//! host   begin 1 | begin 2 | finish 1 | begin 3 | finish 2 | ...
+//! GPU            step 1 ───────| step 2 ──────────| step 3 ── ...
+//! ```
+//!
+//! Whether a step is finite is decided on the GPU: one that is not changes nothing, and neither do those begun after it
+//! ([`Gradients::clip`]).
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use engine::io::hash64;
-use engine::optim::{Optimizer, clip_global_norm, parts};
-use engine::{Communicator, Cpu, EngineError, Gradients, LaneSums, Lanes, ParamStore, Workspace};
+use engine::optim::{Optimizer, parts};
+use engine::{Communicator, Cpu, EngineError, GradientNorm, Gradients, LaneSums, Lanes, ParamStore, Workspace};
 
 use super::memory::MemoryPlan;
 use super::objective::{BatchShape, MicroBatchSums, Objective, Pass, Worker};
@@ -49,6 +60,19 @@ pub struct Trainer<O: Objective> {
     /// Room for the batches of a step.
     pub(crate) room: Vec<O::Batch>,
     memory: MemoryPlan,
+    /// Steps that were begun and not finished, the oldest first.
+    in_flight: VecDeque<InFlight<O>>,
+    /// Time since which no finished step was counted.
+    counted: Instant,
+}
+
+/// A step that was begun.
+#[derive(Debug)]
+struct InFlight<O: Objective> {
+    /// Without what is on the way.
+    report: StepReport<O::Figures>,
+    losses: Vec<O::Losses>,
+    norm: GradientNorm,
 }
 
 /// FLOPs, tokens and sequences of `batches`.
@@ -116,6 +140,8 @@ impl<O: Objective> Trainer<O> {
             optimizer,
             parts,
             room,
+            in_flight: VecDeque::new(),
+            counted: Instant::now(),
         };
         trainer.plan()?;
         Ok(trainer)
@@ -154,20 +180,28 @@ impl<O: Objective> Trainer<O> {
     /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
     /// those before it. Or the engine failed.
     pub fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
-        Ok(self.train_step_while(&mut |_, _| true)?.expect("nothing abandons the step"))
+        self.begin_step_while(&mut |_, _| true)?;
+        let mut report = StepReport::default();
+        while self.steps_in_flight() > 0 {
+            report = self.finish_step()?;
+        }
+        Ok(report)
     }
 
-    /// Takes one optimizer step. `goes_on` is called before the first micro-batch and after each, with the number of those that
-    /// are done and of all of this rank; if it returns false, the step is abandoned: `None`, the parameters are those before it, and the place in
-    /// the data is behind its batches.
+    /// Begins an optimizer step, which [`Self::finish_step`] finishes. `goes_on` is called before the first micro-batch and after each,
+    /// with the number of those that are done and of all of this rank; if it returns false, the step is abandoned: the result is
+    /// false, the parameters are those before it, and the place in the data is behind its batches.
     ///
     /// # Errors
-    /// As [`Self::train_step`].
-    pub(crate) fn train_step_while(
+    /// The engine failed.
+    pub(crate) fn begin_step_while(
         &mut self,
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
-    ) -> Result<Option<StepReport<O::Figures>>, EngineError> {
+    ) -> Result<bool, EngineError> {
         let (start, step) = (Instant::now(), self.step());
+        if self.in_flight.is_empty() {
+            self.counted = start;
+        }
         let Self { objective, settings, loaded, cpu, communicator, lanes, gradients, optimizer, parts, room, .. } =
             self;
         let LoadedModel { workspace, model, params } = loaded;
@@ -184,9 +218,9 @@ impl<O: Objective> Trainer<O> {
         (report.tokens, report.sequences) = (tokens, sequences);
         gradients.clear()?;
         lanes.begin_step();
-        let (mut own, mut lane, mut micro, mut done) = (Vec::new(), 0, 0, 0);
-        if !goes_on(done, count) {
-            return Ok(None);
+        let (mut losses, mut lane, mut micro) = (Vec::with_capacity(count), 0, 0);
+        if !goes_on(losses.len(), count) {
+            return Ok(false);
         }
         for batch in batches.iter().filter(|batch| O::shape(batch).cu_seqlens.len() > 1) {
             let of = O::shape(batch).lane;
@@ -197,25 +231,20 @@ impl<O: Objective> Trainer<O> {
             micro += 1;
             let options = settings.compute.options(workspace.device(), Some(key));
             // One entry into the pool per micro-batch, so that the worker threads spin from kernel to kernel.
-            let sums = cpu.enter(|| {
+            losses.push(cpu.enter(|| {
                 let tape = workspace.train(params, Some(TRAIN));
                 let pass = Pass { model, tape: &tape, options: &options };
                 objective.run(&pass, batch, denominator, gradients)
-            })?;
-            sums.write(&mut own);
-            done += 1;
-            if !goes_on(done, count) {
-                return Ok(None);
+            })?);
+            if !goes_on(losses.len(), count) {
+                return Ok(false);
             }
         }
-        (report.loss, report.figures) = objective.figures(&sums_of_all::<O>(communicator, step, &own)?);
-        // The next step clears the gradients.
-        expect_finite(report.loss, step)?;
         report.learning_rate = settings.schedule.schedule(settings.optimizer.learning_rate, step)?.rate(step);
         lanes.all_reduce(&format!("gradients of step {}", step + 1), gradients)?;
         let limit = Some(settings.optimizer.clip_norm).filter(|limit| *limit > 0.0);
-        report.gradient_norm = cpu.enter(|| -> Result<f64, EngineError> {
-            let norm = clip_global_norm(gradients, 1.0, limit, step + 1)?;
+        let norm = cpu.enter(|| -> Result<GradientNorm, EngineError> {
+            let norm = gradients.clip(limit)?;
             optimizer.step(params, gradients, report.learning_rate)?;
             Ok(norm)
         })?;
@@ -223,11 +252,53 @@ impl<O: Objective> Trainer<O> {
             params.download()?;
             communicator.gather_parts(&format!("parameters of step {}", step + 1), parts, params.all_values_mut()?)?;
         }
-        report.seconds = start.elapsed().as_secs_f64();
-        Ok(Some(report))
+        self.in_flight.push_back(InFlight { report, losses, norm });
+        Ok(true)
     }
 
-    /// Optimizer steps done.
+    /// Finishes the first step in flight: waits for its losses and its norm. Its seconds are those since the step before was
+    /// finished.
+    ///
+    /// # Errors
+    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): neither this step nor those in flight were taken, and
+    /// the parameters are those before it. Or the engine failed.
+    ///
+    /// # Panics
+    /// If no step is in flight.
+    pub(crate) fn finish_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
+        let InFlight { mut report, losses, norm } = self.in_flight.pop_front().expect("a step is in flight");
+        let (before, mut own) = (report.step - 1, Vec::new());
+        for losses in losses {
+            O::sums(losses)?.write(&mut own);
+        }
+        (report.loss, report.figures) = self.objective.figures(&sums_of_all::<O>(&self.communicator, before, &own)?);
+        let norm = self.gradients.norm(norm, report.step);
+        match expect_finite(report.loss, before).and(norm) {
+            Ok(norm) => report.gradient_norm = norm,
+            Err(error) => {
+                self.in_flight.clear();
+                self.optimizer.forget_steps_after(before);
+                return Err(error);
+            }
+        }
+        let now = Instant::now();
+        report.seconds = (now - self.counted).as_secs_f64();
+        self.counted = now;
+        Ok(report)
+    }
+
+    /// Number of steps that were begun and not finished.
+    pub(crate) fn steps_in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Most steps that are worth beginning before the first of them is finished, beside it.
+    pub(crate) fn steps_ahead(&self) -> usize {
+        // With a shared optimizer, or gradients that ranks exchange through their hosts, the host waits in every step.
+        usize::from(self.parts.is_none() && self.lanes.is_on_gpu(&self.gradients))
+    }
+
+    /// Optimizer steps done, those in flight included.
     pub(crate) fn step(&self) -> u64 {
         self.optimizer.steps()
     }

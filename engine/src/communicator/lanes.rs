@@ -134,6 +134,12 @@ impl LaneSums {
         tensors.map(Tensor::storage_bytes).sum::<usize>() + self.room.bytes()
     }
 
+    /// True if the gradients are on a GPU, and their sum over the lanes of all ranks as well: nothing waits for it.
+    pub fn is_on_gpu(&self, gradients: &Gradients) -> bool {
+        let is_alone = self.communicator.size() == 1;
+        gradients.device().gpu().is_some() && (is_alone || matches!(self.room, Room::Device(_)))
+    }
+
     /// Begins a step.
     pub fn begin_step(&mut self) {
         self.lane = self.lanes.own.start;

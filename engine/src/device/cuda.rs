@@ -6,8 +6,9 @@
 #![allow(unsafe_code)]
 
 use super::{
+    cuda_pinned::{LARGEST_UPLOAD, Pinned},
     cuda_session::{CudaSession, Passed, failed},
-    driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, Value},
+    driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, ReadHandle, Value},
 };
 use cudarc::driver::{CudaContext, result, sys};
 use ptx::Launch;
@@ -26,6 +27,7 @@ fn too_many(count: usize) -> DriverError {
 pub struct CudaDriver {
     info: GpuInfo,
     session: CudaSession,
+    pinned: Pinned,
 }
 
 /// Finds the library and the devices: how many there are.
@@ -75,7 +77,7 @@ impl CudaDriver {
             driver: (version.unsigned_abs() / 1000, version.unsigned_abs() % 1000 / 10),
         };
         let stream = context.default_stream();
-        Ok(Self { info, session: CudaSession::new(context, stream) })
+        Ok(Self { info, session: CudaSession::new(context, stream), pinned: Pinned::default() })
     }
 }
 
@@ -103,7 +105,9 @@ impl Driver for CudaDriver {
 
     fn copy_in(&self, target: Address, source: &[u8]) -> Result<(), DriverError> {
         self.session.bind()?;
-        // Not the synchronous call: that one would wait for all kernels before it.
+        if source.len() <= LARGEST_UPLOAD {
+            return self.pinned.upload(self.session.stream(), target, source);
+        }
         // SAFETY: the source is a live slice of pageable memory, which the driver has read when it returns (it stages it);
         // the driver refuses a target outside its allocations, and the stream is this driver's own.
         unsafe { result::memcpy_htod_async(target.0, source, self.session.stream()) }
@@ -115,6 +119,16 @@ impl Driver for CudaDriver {
         // SAFETY: the target is a live slice that the copy has filled on return; the driver refuses a source outside
         // its allocations.
         unsafe { result::memcpy_dtoh_sync(target, source.0) }.map_err(failed("cuMemcpyDtoH"))
+    }
+
+    fn begin_read(&self, source: Address, bytes: usize) -> Result<ReadHandle, DriverError> {
+        self.session.bind()?;
+        self.pinned.begin_read(self.session.stream(), source, bytes)
+    }
+
+    fn end_read(&self, read: ReadHandle, target: Option<&mut [u8]>) -> Result<(), DriverError> {
+        self.session.bind()?;
+        self.pinned.end_read(read, target)
     }
 
     fn fill(&self, target: Address, bytes: usize, value: u8) -> Result<(), DriverError> {
@@ -176,6 +190,7 @@ impl Drop for CudaDriver {
     fn drop(&mut self) {
         // An error here has no remedy: the context is released right after.
         if self.session.synchronize().is_ok() {
+            self.pinned.free();
             self.session.unload();
         }
     }

@@ -1,7 +1,7 @@
 //! Interface of a GPU driver: modules, memory, copies, launches. Nothing about tensors.
 //!
 //! A small trait, so that the real driver ([`super::cuda`]) and a simulated one can stand behind the same device. All
-//! calls are in order on one stream; only [`Driver::synchronize`] and copies to the host wait.
+//! calls are in order on one stream; only [`Driver::synchronize`], [`Driver::copy_out`] and [`Driver::end_read`] wait.
 
 pub use crate::error::DriverError;
 use crate::profile::Peak;
@@ -12,6 +12,10 @@ use std::fmt;
 /// A function of a loaded module; the number has a meaning to its driver alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionHandle(pub usize);
+
+/// A copy to the host that was begun; the number has a meaning to its driver alone.
+#[derive(Debug)]
+pub struct ReadHandle(pub usize);
 
 /// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +106,18 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Errors
     /// The source is not within one allocation, or an earlier launch failed.
     fn copy_out(&self, target: &mut [u8], source: Address) -> Result<(), DriverError>;
+
+    /// Begins to copy bytes to the host, after everything launched before, without a wait.
+    ///
+    /// # Errors
+    /// The source is not within one allocation.
+    fn begin_read(&self, source: Address, bytes: usize) -> Result<ReadHandle, DriverError>;
+
+    /// Ends a read. Its bytes go to `target`, which is as long, once they are there; without a target, they are dropped.
+    ///
+    /// # Errors
+    /// An earlier launch failed.
+    fn end_read(&self, read: ReadHandle, target: Option<&mut [u8]>) -> Result<(), DriverError>;
 
     /// Sets `bytes` bytes to `value`, in order with launches.
     ///

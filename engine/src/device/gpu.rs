@@ -11,7 +11,7 @@
 //!
 //! The same code drives a real GPU and the simulated one, through a [`Driver`].
 
-use super::driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, Value};
+use super::driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, ReadHandle, Value};
 use crate::error::{EngineError, Result};
 use kernels::Cpu;
 use kernels_cuda::{arguments::Arguments, program::Program};
@@ -263,6 +263,13 @@ impl DeviceBlock {
         Ok(self.gpu.driver().copy_out(target, self.at(offset))?)
     }
 
+    /// Begins to copy bytes out, after everything launched before.
+    pub(crate) fn begin_read(&self, offset: usize, bytes: usize) -> Result<DeviceRead> {
+        assert!(offset + bytes <= self.bytes, "{bytes} bytes at {offset} of {}", self.bytes);
+        let read = Some(self.gpu.driver().begin_read(self.at(offset), bytes)?);
+        Ok(DeviceRead { gpu: self.gpu.clone(), read })
+    }
+
     /// Sets bytes, in order with launches.
     pub(crate) fn fill(&self, offset: usize, bytes: usize, value: u8) -> Result<()> {
         assert!(offset + bytes <= self.bytes, "{bytes} bytes at {offset} of {}", self.bytes);
@@ -278,6 +285,28 @@ impl Drop for DeviceBlock {
         if self.bytes > 0 {
             lock(&self.gpu.0.free).entry(self.bytes).or_default().push(self.address);
         }
+    }
+}
+
+/// A copy to the host that was begun; given up when dropped.
+#[derive(Debug)]
+pub(crate) struct DeviceRead {
+    gpu: Gpu,
+    read: Option<ReadHandle>,
+}
+
+impl DeviceRead {
+    /// Waits for the copy. `target` is as long as it is.
+    pub(crate) fn end(mut self, target: &mut [u8]) -> Result<()> {
+        let read = self.read.take().expect("ended once");
+        Ok(self.gpu.driver().end_read(read, Some(target))?)
+    }
+}
+
+impl Drop for DeviceRead {
+    fn drop(&mut self) {
+        // Nobody wants the bytes any more; an error of the device comes with the next call.
+        let _ = self.read.take().map(|read| self.gpu.driver().end_read(read, None));
     }
 }
 

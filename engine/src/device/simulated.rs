@@ -4,7 +4,7 @@
 //! outside its memory, an uninitialized value) is an error of the launch, with the line of the Rust source. It is some
 //! ten thousand times slower than a GPU.
 
-use super::driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, Value};
+use super::driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, ReadHandle, Value};
 use ptx::{
     Launch, Sm,
     sim::{self, Memory, Module, Options},
@@ -29,6 +29,8 @@ struct State {
     /// Modules, each with its entry.
     loaded: Vec<(Module, String)>,
     options: Options,
+    /// Bytes of the reads that were begun.
+    reads: Vec<Option<Vec<u8>>>,
 }
 
 impl SimulatedDriver {
@@ -46,7 +48,7 @@ impl SimulatedDriver {
         };
         // A program for sm_80 multiplies on the tensor cores of this GPU.
         let options = Options { gpu: Some(if major >= 9 { Sm::Sm90a } else { Sm::Sm80 }), ..Options::default() };
-        let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new(), options });
+        let state = Mutex::new(State { memory: Memory::new(), loaded: Vec::new(), options, reads: Vec::new() });
         Self { info, state, library_work: Box::default() }
     }
 
@@ -68,7 +70,7 @@ fn failed(call: &'static str) -> impl Fn(sim::Error) -> DriverError {
 }
 
 fn foreign() -> DriverError {
-    DriverError::Call { call: "launch", reason: "the function belongs to another driver".to_owned() }
+    DriverError::Call { call: "launch", reason: "the handle belongs to another driver".to_owned() }
 }
 
 impl Driver for SimulatedDriver {
@@ -101,13 +103,33 @@ impl Driver for SimulatedDriver {
         self.state().memory.copy_out(target, source.0).map_err(failed("copy from the device"))
     }
 
+    fn begin_read(&self, source: Address, bytes: usize) -> Result<ReadHandle, DriverError> {
+        let mut target = vec![0; bytes];
+        self.copy_out(&mut target, source)?;
+        let reads = &mut self.state().reads;
+        let place = reads.iter().position(Option::is_none).unwrap_or(reads.len());
+        if place == reads.len() {
+            reads.push(None);
+        }
+        reads[place] = Some(target);
+        Ok(ReadHandle(place))
+    }
+
+    fn end_read(&self, read: ReadHandle, target: Option<&mut [u8]>) -> Result<(), DriverError> {
+        let read = self.state().reads.get_mut(read.0).and_then(Option::take).ok_or_else(foreign)?;
+        if let Some(target) = target {
+            target.copy_from_slice(&read);
+        }
+        Ok(())
+    }
+
     fn fill(&self, target: Address, bytes: usize, value: u8) -> Result<(), DriverError> {
         self.copy_in(target, &vec![value; bytes])
     }
 
     fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError> {
         let arguments: Vec<sim::Argument> = arguments.iter().copied().map(Into::into).collect();
-        let State { memory, loaded, options } = &mut *self.state();
+        let State { memory, loaded, options, .. } = &mut *self.state();
         let (module, entry) = loaded.get(function.0).ok_or_else(foreign)?;
         let refused = |reason: String| DriverError::Kernel { entry: entry.clone(), reason };
         let report =

@@ -165,6 +165,11 @@ impl Gpu {
         self.run(&kernel, kernel.launch(1, count), &arguments)
     }
 
+    /// y = 1 where x is finite, else NaN.
+    pub(crate) fn one(&self, x: &Tensor, y: &mut Tensor) -> Result<()> {
+        self.map(Function::One, &[x], None, y)
+    }
+
     /// y = factor · x[0], everywhere; x in f32.
     pub(crate) fn repeat(&self, x: &Tensor, factor: f32, y: &mut Tensor) -> Result<()> {
         let kernel = Map::new(Function::Repeat, storage(x.dtype()), storage(y.dtype()), 1, y.len());
@@ -177,13 +182,10 @@ impl Gpu {
         self.run(&kernel, kernel.launch(1, count), &arguments)
     }
 
-    /// Σ x² over all elements, in f64 and a fixed order.
-    pub(crate) fn sum_of_squares(&self, x: &Tensor) -> Result<f64> {
-        // An f64 in a tensor of two words.
-        let sum = Tensor::new(&Arena::on_gpu(self), [2], DType::U32)?;
-        self.total(x, Term::Square, sum.address(), None)?;
-        let words = sum.elements::<u32>()?;
-        Ok(f64::from_bits(u64::from(words[0]) | u64::from(words[1]) << 32))
+    /// Norm and scale of the gradient `x` at `block`, a [`ClipBlock`](kernels_cuda::reduce::ClipBlock): Σ x² in f64 and a fixed
+    /// order.
+    pub(crate) fn clip(&self, x: &Tensor, block: Address) -> Result<()> {
+        self.total(x, Term::Square, block, None)
     }
 
     /// y [] = factor · Σ x, added in f64 and a fixed order, stored as f32.
@@ -196,7 +198,7 @@ impl Gpu {
         self.total(x, Term::Square, y.address_mut(), Some(factor))
     }
 
-    /// The total of the terms at `out`: in f64, or times a factor in f32.
+    /// The total of the terms at `out`: times a factor in f32, or as a `ClipBlock`.
     fn total(&self, x: &Tensor, term: Term, out: Address, factor: Option<f32>) -> Result<()> {
         let kernel = Total { aligned: false, ..Total::new(storage(x.dtype()), term, x.len()) };
         // What is as short as a list of losses has one kernel for every length, as above.
@@ -207,7 +209,7 @@ impl Gpu {
         let partial = Tensor::new(&Arena::on_gpu(self), [2 * parts.max(1)], DType::U32)?;
         let (x, count, partial) = (x.address(), x.len(), partial.address());
         self.run(&kernel, launch, &TotalArgs { x, partial, count })?;
-        let add = AddTotals { scaled: factor.is_some() };
+        let add = if factor.is_some() { AddTotals::Scaled } else { AddTotals::Clip };
         let arguments = AddTotalsArgs { partial, out, count: parts, factor };
         self.run(&add, Some(add.launch()), &arguments)
     }

@@ -6,7 +6,10 @@ use super::{
     plan::{Event, Plan},
 };
 use crate::{
-    device::{Device, Gpu, gpu::DeviceBlock},
+    device::{
+        Device, Gpu,
+        gpu::{DeviceBlock, DeviceRead},
+    },
     error::{EngineError, Result},
 };
 use kernels_cuda::arguments::Address;
@@ -331,6 +334,12 @@ impl Storage {
     pub(crate) fn read(&self, offset: usize, target: &mut [u8]) -> Result<()> {
         let (block, start) = self.on_device().expect("only a tensor on a GPU is copied from there");
         block.read(start + offset, target)
+    }
+
+    /// Begins to copy the bytes in `range` from the GPU. Panics if they are not there.
+    pub(crate) fn begin_read(&self, range: Range<usize>) -> Result<DeviceRead> {
+        let (block, start) = self.on_device().expect("only a tensor on a GPU is copied from there");
+        block.begin_read(start + range.start, range.len())
     }
 
     /// Copies `source` to the bytes from `offset` on, wherever they are.

@@ -94,7 +94,7 @@ impl Training {
                 tape.backward(&loss, gradients)?;
                 loss.item()?
             };
-            clip_global_norm(gradients, 1.0, *clip, optimizer.steps() + 1)?;
+            clip_global_norm(gradients, *clip, optimizer.steps() + 1)?;
             optimizer.step(params, gradients, learning_rate)?;
             Ok(value)
         })

@@ -191,7 +191,7 @@ fn train(device: &Device, mut params: ParamStore, rule: OptimizerKind, count: us
         gradients.clear().unwrap();
         let len = gradients.len();
         gradients.flat.copy_from(&draw(100 + step, len)).unwrap();
-        norms.push(clip_global_norm(&mut gradients, 2.0, Some(1.0), step).unwrap());
+        norms.push(clip_global_norm(&mut gradients, Some(1.0), step).unwrap());
         optimizers.iter_mut().for_each(|part| part.step(&mut params, &gradients, 0.01).unwrap());
     }
     params.download().unwrap();

@@ -18,6 +18,7 @@ use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
     param::ParamId,
+    reading::Reading,
     tape::{BackwardContext, Op, Tape, Var},
     tensor::Tensor,
 };
@@ -42,8 +43,39 @@ impl CrossEntropyOutput {
     /// # Errors
     /// The GPU failed.
     pub fn correct(&self) -> Result<usize> {
-        let (predictions, labels) = (self.predictions.elements::<u32>()?, self.labels.integers()?);
-        Ok(predictions.iter().zip(labels.iter()).filter(|(prediction, label)| prediction == label).count())
+        Ok(self.read_later()?.wait()?.1)
+    }
+
+    /// Begins to read the losses and the number of correct predictions; nothing waits.
+    ///
+    /// # Errors
+    /// The GPU failed in an earlier launch.
+    pub fn read_later(&self) -> Result<LossReading> {
+        Ok(LossReading {
+            losses: self.losses.read_later()?,
+            predictions: self.predictions.read_later()?,
+            labels: self.labels.integers()?.into_owned(),
+        })
+    }
+}
+
+/// Figures of a classification loss on their way to the host ([`CrossEntropyOutput::read_later`]).
+#[derive(Debug)]
+pub struct LossReading {
+    losses: Reading<f32>,
+    predictions: Reading<u32>,
+    labels: Vec<u32>,
+}
+
+impl LossReading {
+    /// Each row's negative log-likelihood, and the number of rows whose prediction is the label, once they are there.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    pub fn wait(self) -> Result<(Vec<f32>, usize)> {
+        let predictions = self.predictions.wait()?;
+        let correct = predictions.iter().zip(&self.labels).filter(|(prediction, label)| prediction == label).count();
+        Ok((self.losses.wait()?, correct))
     }
 }
 

@@ -32,7 +32,7 @@ pub use encoder_layer::{
 pub use expand::expand;
 pub use kernels::dropout::Dropout;
 pub use linear::linear;
-pub use loss::{CrossEntropyOutput, cross_entropy, projected_cross_entropy};
+pub use loss::{CrossEntropyOutput, LossReading, cross_entropy, projected_cross_entropy};
 pub use matmul::{Transpose, matmul};
 pub use norm::{LayerNorm, layer_norm, layer_norm_residual};
 pub use reduce::{mean, mean_squared_error, sum};

@@ -2,5 +2,5 @@
 mod optimizer;
 mod schedule;
 
-pub use optimizer::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm, global_norm, parts};
+pub use optimizer::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm, parts};
 pub use schedule::{Decay, Schedule};

@@ -74,8 +74,6 @@ struct OnGpu {
     /// [blocks, 4] and [tensors, 4] of it.
     blocks: Tensor,
     tensors: Tensor,
-    /// Values of the step `[4]`.
-    step: Tensor,
     /// [blocks, 2] f64, as words.
     norms: Tensor,
     /// `[tensors]`
@@ -93,7 +91,6 @@ impl OnGpu {
         Ok(Self {
             blocks: words(&cut.blocks)?,
             tensors: words(&cut.tensors)?,
-            step: Tensor::new(&arena, [4], DType::F32)?,
             norms: Tensor::new(&arena, [cut.blocks.len(), 4], DType::U32)?,
             ratios: Tensor::new(&arena, [cut.tensors.len()], DType::F32)?,
             cut,
@@ -171,7 +168,8 @@ impl Optimizer {
         Ok(self)
     }
 
-    /// Takes one step with the gradients as they are (clipped and averaged by the caller).
+    /// Takes one step with the gradients, which the caller has averaged and may have clipped ([`Gradients::clip`]). Counts it, but
+    /// changes nothing, if their norm was not finite.
     ///
     /// # Errors
     /// The parameters are in use (see [`ParamStore::all_values_mut`]) or are not those that the optimizer was made for.
@@ -185,9 +183,14 @@ impl Optimizer {
             Device::Cpu(cpu) => cpu,
             Device::Cuda(gpu) => return self.step_on(gpu, params, gradients, rate),
         };
+        let gradient_scale = gradients.scale();
+        if gradient_scale.is_nan() {
+            self.step += 1;
+            return Ok(());
+        }
         let (values, gradients) = (&mut params.all_values_mut()?[self.own.clone()], &gradients.all()[self.own.clone()]);
         self.step += 1;
-        let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale: 1.0 };
+        let step = Step { number: self.step, learning_rate: rate as f32, gradient_scale };
         let (m, v, segments) = (self.m.slice_mut(), self.v.slice_mut(), &self.segments);
         match self.kind {
             OptimizerKind::Lamb => kernel::lamb(
@@ -212,6 +215,7 @@ impl Optimizer {
     /// [`Optimizer::step`] on a GPU.
     fn step_on(&mut self, gpu: &Gpu, params: &mut ParamStore, gradients: &Gradients, rate: f64) -> Result<()> {
         let number = self.step + 1;
+        // The kernels read the gradients' scale themselves.
         let step = Step { number, learning_rate: rate as f32, gradient_scale: 1.0 };
         if self.segments.is_empty() {
             self.step = number;
@@ -223,29 +227,29 @@ impl Optimizer {
             Some(on_gpu) => on_gpu,
             None => on_gpu.insert(OnGpu::new(gpu, segments)?),
         };
-        on_gpu.step.copy_from(&kernels_cuda::optimizer::step_values(adam, &step))?;
-        let hyper = Hyper::new(adam);
+        let hyper = Hyper::new(adam, &step);
+        let scale = gradients.scale_address();
         let [grads, m, v] = [gradients.tensor().address(), m.address_mut(), v.address_mut()];
         let grads = grads.plus(skipped);
         params.change_on_gpu(gpu, |values| {
-            let OnGpu { cut, blocks, tensors, step, norms, ratios } = on_gpu;
+            let OnGpu { cut, blocks, tensors, norms, ratios } = on_gpu;
             let params = values.address_mut().plus(skipped);
-            let [blocks, step, ratios] = [blocks.address(), step.address(), ratios.address_mut()];
+            let (blocks, ratios) = (blocks.address(), ratios.address_mut());
             match kind {
                 OptimizerKind::AdamW => {
                     let update = Update::AdamW { half: false };
-                    let arguments = AdamWArgs { blocks, step, grads, params, m, v, half: None, hyper };
+                    let arguments = AdamWArgs { blocks, scale, grads, params, m, v, half: None, hyper };
                     gpu.run(&update, update.launch(cut), &arguments)
                 }
                 OptimizerKind::Lamb => {
                     let (norms, tensors) = (norms.address_mut(), tensors.address());
-                    let arguments = MomentsArgs { blocks, step, grads, params, m, v, norms, hyper };
+                    let arguments = MomentsArgs { blocks, scale, grads, params, m, v, norms, hyper };
                     gpu.run(&Update::Moments, Update::Moments.launch(cut), &arguments)?;
-                    let arguments = RatiosArgs { tensors, norms, ratios };
+                    let arguments = RatiosArgs { tensors, scale, norms, ratios };
                     gpu.run(&Update::Ratios, Update::Ratios.launch(cut), &arguments)?;
                     let update = Update::Apply { half: false };
                     let hyper = hyper.without_moments();
-                    let arguments = ApplyArgs { blocks, step, params, m, v, ratios, half: None, hyper };
+                    let arguments = ApplyArgs { blocks, scale, params, m, v, ratios, half: None, hyper };
                     gpu.run(&update, update.launch(cut), &arguments)
                 }
             }
@@ -253,6 +257,11 @@ impl Optimizer {
         // Counted once nothing can fail any more: a step that was refused was not taken.
         self.step = number;
         Ok(())
+    }
+
+    /// Takes back the count of the steps after `steps`, which changed nothing.
+    pub fn forget_steps_after(&mut self, steps: u64) {
+        self.step = self.step.min(steps);
     }
 
     /// Number of steps taken.
@@ -308,38 +317,14 @@ pub fn parts(params: &ParamStore, count: usize) -> Vec<Range<usize>> {
     ends.into_iter().map(next).collect()
 }
 
-/// The Euclidean norm of all gradients together.
+/// Has optimizers scale the gradients down to a global norm of at most `limit`, if there is one. Gives the norm before; on a GPU
+/// it waits for that, and [`Gradients::clip`] does not.
 ///
 /// # Errors
-/// The GPU that they are on failed.
-pub fn global_norm(gradients: &Gradients) -> Result<f64> {
-    match gradients.device() {
-        Device::Cpu(cpu) => Ok(kernels::reduce::sum_of_squares(cpu, gradients.all()).sqrt()),
-        Device::Cuda(gpu) => Ok(gpu.sum_of_squares(gradients.tensor())?.sqrt()),
-    }
-}
-
-/// Divides the gradients by `divisor` (micro-batches, for a mean), then scales them down to a global norm of at most
-/// `limit`, if there is one. Gives the norm before the limit.
-///
-/// # Errors
-/// The norm is NaN or infinite at optimizer step `step`; the gradients are then unchanged.
-pub fn clip_global_norm(gradients: &mut Gradients, divisor: f32, limit: Option<f64>, step: u64) -> Result<f64> {
-    let norm = global_norm(gradients)? / f64::from(divisor);
-    if !norm.is_finite() {
-        return Err(EngineError::NotFinite { what: "the norm of the gradient".into(), value: norm, step });
-    }
-    let clip = limit.map_or(1.0, |limit| if norm > limit { limit / norm } else { 1.0 });
-    let factor = (clip / f64::from(divisor)) as f32;
-    if factor != 1.0 {
-        match gradients.device().clone() {
-            Device::Cpu(cpu) => {
-                cpu.for_each_chunk(gradients.all_mut(), 1 << 14, |_, chunk| chunk.iter_mut().for_each(|x| *x *= factor))
-            }
-            Device::Cuda(gpu) => gpu.scale(&mut gradients.flat, factor)?,
-        }
-    }
-    Ok(norm)
+/// The norm is NaN or infinite at optimizer step `step`.
+pub fn clip_global_norm(gradients: &mut Gradients, limit: Option<f64>, step: u64) -> Result<f64> {
+    let norm = gradients.clip(limit)?;
+    gradients.norm(norm, step)
 }
 
 #[cfg(test)]
@@ -420,25 +405,51 @@ mod tests {
     }
 
     #[test]
-    fn clipping_averages_first_and_reports_the_norm_before() {
-        let (_, id, mut gradients) = toy();
-        for (limit, expected) in
-            [(None, [1.5f32, 2.0, 0.0]), (Some(3.0), [1.5, 2.0, 0.0]), (Some(1.0), [0.6, 0.8, 0.0])]
-        {
+    fn clipping_scales_the_update_and_reports_the_norm_before() {
+        let (_, _, mut gradients) = toy();
+        for (limit, expected) in [(None, 1.0), (Some(6.0), 1.0), (Some(1.0), 0.2)] {
             gradients.all_mut().copy_from_slice(&[3.0, 4.0, 0.0]);
-            let norm = clip_global_norm(&mut gradients, 2.0, limit, 1).unwrap();
-            assert!((norm - 2.5).abs() < 1e-12, "{norm}");
-            assert!(gradients.get(id).iter().zip(expected).all(|(g, e)| (g - e).abs() < 1e-6), "{limit:?}");
+            let norm = clip_global_norm(&mut gradients, limit, 1).unwrap();
+            assert!((norm - 5.0).abs() < 1e-12, "{norm}");
+            assert_eq!((gradients.scale(), gradients.all()), (expected, &[3.0, 4.0, 0.0][..]), "{limit:?}");
         }
+        gradients.clear().unwrap();
+        assert_eq!(gradients.scale(), 1.0);
     }
 
+    /// A step that is not finite, and those that were started before its norm was read, change nothing on any device.
     #[test]
-    fn not_a_number_is_an_error_that_names_the_step() {
-        let (_, _, mut gradients) = toy();
-        for bad in [f32::NAN, f32::INFINITY] {
-            gradients.all_mut()[1] = bad;
-            let error = clip_global_norm(&mut gradients, 1.0, Some(1.0), 17).unwrap_err().to_string();
-            assert!(error.contains("the norm of the gradient is") && error.contains("at step 17"), "{error}");
+    fn not_a_number_stops_the_updates_and_is_an_error_that_names_the_step() {
+        for device in [Device::Cpu(cpu(2)), Device::Cuda(gpu((8, 0)))] {
+            for kind in [OptimizerKind::Lamb, OptimizerKind::AdamW] {
+                let (mut params, ..) = toy();
+                let mut gradients = params.gradients(&device).unwrap();
+                let mut optimizer =
+                    Optimizer::new(&params, kind, AdamConfig::default(), ALL).unwrap().on(&device).unwrap();
+                let mut step = |gradients: &mut Gradients, values: [f32; 3]| {
+                    gradients.clear().unwrap();
+                    gradients.flat.copy_from(&values).unwrap();
+                    let norm = gradients.clip(Some(1.0)).unwrap();
+                    optimizer.step(&mut params, gradients, 0.1).unwrap();
+                    params.download().unwrap();
+                    let [m, v] = optimizer.moments().unwrap().map(|moments| moments.into_owned());
+                    (norm, [params.all_values().to_vec(), m, v])
+                };
+                let (_, start) = step(&mut gradients, [0.5, 0.25, -1.0]);
+                for bad in [f32::NAN, f32::INFINITY] {
+                    let (norm, unchanged) = step(&mut gradients, [0.5, bad, -1.0]);
+                    let (later, still_unchanged) = step(&mut gradients, [0.5, 0.25, -1.0]);
+                    assert_eq!([&unchanged, &still_unchanged], [&start; 2], "{kind:?}");
+                    drop(later);
+                    let error = gradients.norm(norm, 17).unwrap_err().to_string();
+                    assert!(error.contains("the norm of the gradient is") && error.contains("at step 17"), "{error}");
+                }
+                let (norm, changed) = step(&mut gradients, [0.5, 0.25, -1.0]);
+                assert_ne!(changed, start, "{kind:?} after the error was read");
+                assert!(gradients.norm(norm, 18).unwrap() > 1.0);
+                optimizer.forget_steps_after(4);
+                assert_eq!(optimizer.steps(), 4);
+            }
         }
     }
 

@@ -1,7 +1,11 @@
 //! Gradients of all parameters, in one buffer, at the same places as the values in theirs.
 
-use super::ParamId;
+use super::{
+    ParamId,
+    clip::{GradientNorm, Scale},
+};
 use crate::{device::Device, dtype::DType, error::Result, memory::Arena, tensor::Tensor};
+use kernels_cuda::arguments::Address;
 use std::{borrow::Cow, ops::Range};
 
 /// The gradients of all parameters of a store, summed over uses and micro-batches.
@@ -11,12 +15,13 @@ pub struct Gradients {
     device: Device,
     ranges: Vec<Range<usize>>,
     batches: u32,
+    pub(super) scale: Scale,
 }
 
 impl Gradients {
     /// Gradients in `flat`, which is on `device`, of no batch yet; `ranges` are the places of the parameters.
-    pub(super) fn new(flat: Tensor, device: Device, ranges: Vec<Range<usize>>) -> Self {
-        Self { flat, device, ranges, batches: 0 }
+    pub(super) fn new(flat: Tensor, device: Device, ranges: Vec<Range<usize>>) -> Result<Self> {
+        Ok(Self { flat, scale: Scale::on(&device)?, device, ranges, batches: 0 })
     }
 
     /// Device of the buffer, where clipping and the optimizer run.
@@ -99,12 +104,42 @@ impl Gradients {
         self.flat.copy_from(&elements)
     }
 
+    /// Has optimizers scale the gradients down to a global norm of at most `limit`, if there is one, and begins to read the
+    /// norm; the gradients stay as they are. If the norm is not finite, optimizers change nothing, in this step and those
+    /// after it, until [`Gradients::norm`] has said so.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    pub fn clip(&mut self, limit: Option<f64>) -> Result<GradientNorm> {
+        self.scale.clip(&self.flat, &self.device, limit)
+    }
+
+    /// The norm before clipping, once the device has computed it.
+    ///
+    /// # Errors
+    /// It is NaN or infinite at optimizer step `step`: the parameters are those before that step, whatever optimizers were told
+    /// since then. Or the GPU failed.
+    pub fn norm(&mut self, norm: GradientNorm, step: u64) -> Result<f64> {
+        self.scale.norm(norm, step)
+    }
+
+    /// Factor that optimizers on the CPU multiply the gradients by; NaN if they are to change nothing.
+    pub(crate) fn scale(&self) -> f32 {
+        self.scale.on_host()
+    }
+
+    /// Address of that factor on a GPU, one f32.
+    pub(crate) fn scale_address(&self) -> Address {
+        self.scale.address()
+    }
+
     /// Sets all to zero, for the next step.
     ///
     /// # Errors
     /// The GPU that they are on failed.
     pub fn clear(&mut self) -> Result<()> {
         self.batches = 0;
+        self.scale.reset();
         self.flat.zero()
     }
 }

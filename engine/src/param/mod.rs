@@ -17,6 +17,7 @@
 //! increments `version`.
 
 mod builder;
+mod clip;
 #[cfg(test)]
 mod gpu_tests;
 mod gradients;
@@ -24,6 +25,7 @@ mod on_gpu;
 mod quantized;
 
 pub use builder::{Init, ParamBuilder, ParamInfo, ParamScope};
+pub use clip::GradientNorm;
 pub use gradients::Gradients;
 
 use crate::{
@@ -253,7 +255,7 @@ impl ParamStore {
     pub fn gradients(&self, device: &Device) -> Result<Gradients> {
         let mut flat = Tensor::new(&Arena::on(device), [self.len()], DType::F32)?;
         flat.zero()?;
-        Ok(Gradients::new(flat, device.clone(), self.infos.iter().map(|info| info.range.clone()).collect()))
+        Gradients::new(flat, device.clone(), self.infos.iter().map(|info| info.range.clone()).collect())
     }
 
     /// The range of contiguous parameters that have `cols` columns each, or one dimension if `cols` is `None`:

@@ -31,14 +31,14 @@ pub use workspace::{WeightGradients, Workspace};
 
 use crate::{
     device::Device,
-    dtype::DType,
+    dtype::{DType, floats},
     error::{EngineError, Result},
-    memory::{Arena, Parts},
+    memory::Parts,
     param::{Gradients, ParamId, ParamStore},
     shape::Shape,
     tensor::Tensor,
 };
-use kernels::{Cost, Cpu, gemm::Precision};
+use kernels::{Cost, Cpu, Element, gemm::Precision};
 use std::cell::{Cell, RefCell};
 use workspace::Spare;
 
@@ -328,7 +328,8 @@ impl<'w> Tape<'w> {
         self.dry
     }
 
-    /// Adds the gradients of `loss`, a single number, to `params`, and returns those of the leaves.
+    /// Adds the gradients of `loss`, a single number, to `params`, and returns those of the leaves. If the loss is not finite,
+    /// neither are they.
     ///
     /// # Errors
     /// `loss` is not a single float or requires no gradient, `params` are of another store, the tape was used already, or an
@@ -339,30 +340,26 @@ impl<'w> Tape<'w> {
                 format!("a loss is a single number, and this has shape {:?}; take its mean or sum", loss.shape());
             return Err(EngineError::Backward(problem));
         }
-        let dy = self.one(loss.dtype())?.reshape(*loss.shape())?;
-        self.backward_from(loss, dy, params)
+        if !loss.dtype().is_float() {
+            return Err(EngineError::Backward(format!("a loss is a float, and this is {:?}", loss.value)));
+        }
+        self.backward_from(loss, self.seed(&loss.value)?, params)
     }
 
-    /// The number 1 on the device.
-    fn one(&self, dtype: DType) -> Result<Tensor> {
-        let fill = |one: &mut Tensor| match dtype {
-            DType::F32 => one.copy_from(&[1.0f32]),
-            DType::Bf16 => one.copy_from(&[half::bf16::ONE]),
-            DType::U32 => unreachable!("integers have no gradient"),
-        };
-        let Some(gpu) = self.device().gpu() else {
-            let mut one = self.alloc([], dtype)?;
-            self.launch_on("backward.seed", moved(4), |_| fill(&mut one))?;
-            return Ok(one);
-        };
-        let mut ones = self.workspace.ones.borrow_mut();
-        if let Some(one) = ones.iter().find(|one| one.dtype() == dtype) {
-            return Ok(one.clone());
-        }
-        let mut one = Tensor::new(&Arena::on_gpu(gpu), [], dtype)?;
-        fill(&mut one)?;
-        ones.push(one.clone());
-        Ok(one)
+    /// The gradient of a loss by itself: 1, or NaN if it is not finite, so that all other gradients say so too.
+    fn seed(&self, loss: &Tensor) -> Result<Tensor> {
+        let mut dy = self.alloc(*loss.shape(), loss.dtype())?;
+        self.launch_on("backward.seed", moved(2 * loss.dtype().bytes()), |device| match device {
+            Device::Cpu(_) => {
+                floats!(loss.dtype(), X => {
+                    let is_finite = loss.slice::<X>()[0].to_f32().is_finite();
+                    dy.slice_mut::<X>()[0] = X::from_f32(if is_finite { 1.0 } else { f32::NAN });
+                });
+                Ok(())
+            }
+            Device::Cuda(gpu) => gpu.one(loss, &mut dy),
+        })?;
+        Ok(dy)
     }
 
     /// Backward from a given gradient `dy` of `y`, of its shape and type.

@@ -21,8 +21,6 @@ pub struct Workspace {
     pub(super) arena: Arena,
     pub(super) profile: Arc<Profile>,
     pub(super) spare: RefCell<Spare>,
-    /// The gradient of a loss on a GPU, 1, by type: it is copied there once.
-    pub(super) ones: RefCell<Vec<Tensor>>,
     tapes: u32,
     /// Bytes of scratch that kernels keep on worker threads, by the dry runs so far.
     pub(super) scratch: Cell<Scratch>,
@@ -94,7 +92,6 @@ impl Workspace {
             device,
             profile,
             spare: RefCell::default(),
-            ones: RefCell::default(),
             tapes: 0,
             scratch: Cell::default(),
             weight_gradients: WeightGradients::default(),

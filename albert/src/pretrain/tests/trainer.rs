@@ -2,19 +2,32 @@
 
 use super::*;
 
+/// Nor do the steps that were begun before that was known; on a CPU none is.
 #[test]
 fn a_loss_that_is_not_finite_changes_nothing() {
     let world = world();
-    let mut trainer = world.trainer(&recipe(&[]), device(1));
-    trainer.train_step().unwrap();
-    let params = &mut trainer.loaded.params;
-    let id = params.find("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.bias").unwrap();
-    params.values_mut(id).unwrap().fill(f32::NAN);
-    let before: Vec<u32> = trainer.params().all_values().iter().map(|x| x.to_bits()).collect();
-    let error = trainer.train_step().unwrap_err();
-    assert!(matches!(error, EngineError::NotFinite { step: 2, .. }), "{error:?}");
-    assert_eq!(trainer.step(), 1);
-    assert!(trainer.params().all_values().iter().map(|x| x.to_bits()).eq(before));
+    for device in [device(1), super::super::gpu_tests::gpu()] {
+        let mut trainer = world.trainer(&recipe(&[]), device);
+        let begin = |trainer: &mut Trainer<Pretraining>| assert!(trainer.begin_step_while(&mut |_, _| true).unwrap());
+        trainer.train_step().unwrap();
+        begin(&mut trainer);
+        trainer.download().unwrap();
+        let params = &mut trainer.loaded.params;
+        let id = params.find("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.bias").unwrap();
+        let value = std::mem::replace(&mut params.values_mut(id).unwrap()[0], f32::NAN);
+        let before: Vec<u32> = trainer.params().all_values().iter().map(|x| x.to_bits()).collect();
+        begin(&mut trainer);
+        begin(&mut trainer);
+        assert_eq!(trainer.finish_step().unwrap().step, 2, "of before");
+        let error = trainer.finish_step().unwrap_err();
+        assert!(matches!(error, EngineError::NotFinite { step: 3, .. }), "{error:?}");
+        assert_eq!((trainer.step(), trainer.steps_in_flight()), (2, 0));
+        trainer.download().unwrap();
+        assert!(trainer.params().all_values().iter().map(|x| x.to_bits()).eq(before));
+        // Where the cause is removed, the trainer goes on.
+        trainer.loaded.params.values_mut(id).unwrap()[0] = value;
+        assert_eq!(trainer.train_step().unwrap().step, 3);
+    }
 }
 
 #[test]

@@ -12,7 +12,9 @@ use albert::train::{
     RunObjective, StepReport, TrainPrecision, TrainSettings, Trainer, Window, Worker,
 };
 use engine::io::{hash64, write_atomically};
-use engine::{Communicator, Cpu, EngineError, Gradients, Lanes};
+use engine::ops::{CrossEntropyOutput, LossReading};
+use engine::{Communicator, Cpu, DType, EngineError, Gradients, Lanes, Reading, Tensor};
+use half::bf16;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -69,6 +71,37 @@ struct Dev {
     features: Vec<Feature>,
     /// Number of truncated pieces of each example.
     truncated: Vec<usize>,
+}
+
+/// Losses of a micro-batch on their way to the host.
+#[derive(Debug)]
+pub struct LossReadings {
+    total: Total,
+    classified: Option<LossReading>,
+    /// Weight of the micro-batch in the loss of the step.
+    weight: u64,
+    /// That of the step, by which the total is divided.
+    denominator: f32,
+}
+
+/// The loss itself, which has the type of the scores where they are numbers.
+#[derive(Debug)]
+enum Total {
+    F32(Reading<f32>),
+    Bf16(Reading<bf16>),
+}
+
+impl Total {
+    fn begin(loss: &Tensor) -> Result<Self, EngineError> {
+        Ok(if loss.dtype() == DType::Bf16 { Self::Bf16(loss.read_later()?) } else { Self::F32(loss.read_later()?) })
+    }
+
+    fn wait(self) -> Result<f32, EngineError> {
+        Ok(match self {
+            Self::F32(total) => total.wait()?[0],
+            Self::Bf16(total) => total.wait()?[0].to_f32(),
+        })
+    }
 }
 
 /// Details of a run before its first step.
@@ -216,6 +249,7 @@ impl Objective for Finetuning {
     type Batch = Batch;
     /// Number of terms in the loss of the step.
     type Denominator = f32;
+    type Losses = Option<LossReadings>;
     type Sums = LossSums;
     type Figures = FinetuneFigures;
     type Evaluation = DevFigures;
@@ -262,19 +296,29 @@ impl Objective for Finetuning {
         batch: &Batch,
         denominator: f32,
         gradients: &mut Gradients,
-    ) -> Result<LossSums, EngineError> {
+    ) -> Result<Option<LossReadings>, EngineError> {
         let Pass { model, tape, options } = pass;
         let scores = scores(model, tape, batch, options)?;
         let loss = loss(model, tape, batch, &scores, self.options, denominator)?;
         tape.backward(&loss.total, gradients)?;
-        let mut sums = LossSums::default();
         if tape.is_dry() {
-            return Ok(sums);
+            return Ok(None);
         }
+        Ok(Some(LossReadings {
+            total: Total::begin(loss.total.value())?,
+            classified: loss.classified.as_ref().map(CrossEntropyOutput::read_later).transpose()?,
+            weight: batch.weight as u64,
+            denominator,
+        }))
+    }
+
+    fn sums(losses: Option<LossReadings>) -> Result<LossSums, EngineError> {
+        let mut sums = LossSums::default();
+        let Some(LossReadings { total, classified, weight, denominator }) = losses else { return Ok(sums) };
         // The sum of the micro-batch was divided by the weight of the step.
-        sums.loss.add(f64::from(tape.item(&loss.total)?) * f64::from(denominator), batch.weight as u64);
-        if let Some(classified) = &loss.classified {
-            sums.correct.add(classified.correct()? as u64, batch.weight as u64);
+        sums.loss.add(f64::from(total.wait()?) * f64::from(denominator), weight);
+        if let Some(classified) = classified {
+            sums.correct.add(classified.wait()?.1 as u64, weight);
         }
         Ok(sums)
     }

@@ -44,6 +44,8 @@ pub enum Function {
     Scale,
     /// factor · `x[0]`, everywhere; x in f32
     Repeat,
+    /// 1 where x is finite, else NaN: the gradient that backward starts from
+    One,
     /// y + x
     AddAssign,
     /// y + factor · x, y in f32
@@ -76,7 +78,7 @@ impl Map {
 
     /// All specializations.
     pub fn all() -> Vec<Self> {
-        let mut functions = vec![Function::Scale, Function::AddAssign];
+        let mut functions = vec![Function::Scale, Function::One, Function::AddAssign];
         for operation in Binary::ALL {
             functions.extend(Broadcast::ALL.map(|broadcast| Function::Binary(operation, broadcast)));
         }
@@ -104,6 +106,7 @@ impl Map {
             Function::UnaryBackward(unary) => format!("{}_backward", word(&unary)),
             Function::Scale => "scale".into(),
             Function::Repeat => "repeat".into(),
+            Function::One => "one".into(),
             Function::AddAssign => "add_assign".into(),
             Function::AddScaled => "add_scaled".into(),
             Function::Cast => "cast".into(),
@@ -160,6 +163,7 @@ impl Map {
                 Function::Scale | Function::Repeat => {
                     first.into_iter().map(|x| k.mul(x, factor.expect("declared"))).collect()
                 }
+                Function::One => first.into_iter().map(|x| k.fma(x, 0.0f32, 1.0f32)).collect(),
                 Function::AddAssign => first.into_iter().zip(load(y, i, to)).map(|(x, y)| k.add(y, x)).collect(),
                 Function::AddScaled => {
                     let factor = factor.expect("declared");

@@ -13,14 +13,14 @@
 //! params, m, v   ├─ word table ─┼─ W_map ─┼b┼─ W_q ...          blocks [blocks, 4]: start, length, tensor, decays
 //! blocks         ├──┼──┼──┼──┼──┼──┼──┼──┼─┼──┼──┼──┼─┤          tensors [tensors, 4]: first block, blocks, adapts, 0
 //!
-//! __global__ adamw(blocks, step, grads, params, m, v, [half], β1, 1-β1, β2, 1-β2, ε, λ)
-//! __global__ moments(blocks, step, grads, params, m, v, norms, β1, .. λ)            norms [blocks, 2] f64: Σw², Σu²
-//! __global__ ratios(tensors, norms, ratios)                                         a block a tensor, blocks in order
-//! __global__ apply(blocks, step, params, m, v, ratios, [half], ε, λ)
+//! __global__ adamw(blocks, scale, grads, params, m, v, [half], lr, .. λ)
+//! __global__ moments(blocks, scale, grads, params, m, v, norms, lr, .. λ)           norms [blocks, 2] f64: Σw², Σu²
+//! __global__ ratios(tensors, scale, norms, ratios)                                  a block a tensor, blocks in order
+//! __global__ apply(blocks, scale, params, m, v, ratios, [half], lr, .. λ)
 //! ```
 //!
-//! `step` `[4]` f32 is in device memory, so that the arguments of the kernels stay the same from step to step. It has the
-//! learning rate, gradient scale, c_m, c_v ([`step_values`]). `apply` recomputes u instead of loading it.
+//! The gradient's `scale` is in device memory, where clipping computes it ([`ClipBlock`](crate::reduce::ClipBlock)): no
+//! kernel does anything if it is NaN. `apply` recomputes u instead of loading it.
 //!
 //! Bound by memory: AdamW 7 elements of 4 bytes and one of 2 a parameter, LAMB 10 and one. Sums of squares: 16 elements in
 //! f32 a thread, f64 beyond, in a fixed order. Limits: fewer than 2³² parameters.
@@ -65,12 +65,6 @@ impl Blocks {
         }
         Self { blocks, tensors }
     }
-}
-
-/// Values of a step in device memory: learning rate, gradient scale, corrections of m and v.
-pub fn step_values(hyper: &AdamConfig, step: &Step) -> [f32; 4] {
-    let [correct_m, correct_v] = corrections(hyper, step);
-    [step.learning_rate, step.gradient_scale, correct_m, correct_v]
 }
 
 /// Specialization of the optimizers' kernels.
@@ -170,14 +164,24 @@ struct Direction {
 }
 
 impl Direction {
-    fn load(k: &Entry, hyper: &HyperParams, part: &Part, step: Ptr<Global>) -> Self {
-        let HyperParams { beta1, one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay } = hyper;
+    fn load(k: &Entry, hyper: &HyperParams, part: &Part, scale: Reg<F32>) -> Self {
+        let HyperParams {
+            rate,
+            correct_m,
+            correct_v,
+            beta1,
+            one_minus_beta1,
+            beta2,
+            one_minus_beta2,
+            eps,
+            weight_decay,
+        } = hyper;
         let zero = k.mov(0.0f32);
         let pair = |params: [&Option<Param<F32>>; 2]| params.map(|param| param.load(k).unwrap_or(zero));
         let (beta1, beta2) = (pair([beta1, one_minus_beta1]), pair([beta2, one_minus_beta2]));
         let (eps, decay) = (eps.load(k), weight_decay.load(k));
         let decay = k.selp(decay, 0.0f32, k.setp(Compare::Ne, part.decays, 0u32));
-        let [rate, scale, correct_m, correct_v] = k.ld::<F32, 4>(step.at(0));
+        let [rate, correct_m, correct_v] = [rate, correct_m, correct_v].map(|param| param.load(k));
         Self { beta1, beta2, eps, decay, rate, scale, correct: [correct_m, correct_v] }
     }
 
@@ -193,6 +197,13 @@ impl Direction {
         let adam = k.div(k.mul(m, self.correct[0]), k.add(root, self.eps));
         k.fma(w, self.decay, adam)
     }
+}
+
+/// Loads the gradient's scale; threads end where it is NaN.
+fn load_scale(k: &Entry, scale: Ptr<Global>) -> Reg<F32> {
+    let [scale] = k.ld::<F32, 1>(scale.at(0));
+    k.unless(k.setp(Compare::Eq, scale, scale), || k.exit());
+    scale
 }
 
 fn number(k: &Entry, matrix: Ptr<Global>, i: Reg<U32>) -> Address<Global> {
@@ -212,11 +223,12 @@ fn store_weight(k: &Entry, params: Ptr<Global>, half: Option<Ptr<Global>>, i: Re
 
 fn write_adamw(k: &Entry, half: bool) {
     let declared = AdamWArgs::declare(k, &|name| name != "half" || half);
-    let AdamWParams { blocks, step, grads, params, m, v, half, hyper } = &declared;
-    let [blocks, step, grads, params, m, v] = [blocks, step, grads, params, m, v].map(|param| param.load(k));
+    let AdamWParams { blocks, scale, grads, params, m, v, half, hyper } = &declared;
+    let [blocks, scale, grads, params, m, v] = [blocks, scale, grads, params, m, v].map(|param| param.load(k));
     let half = half.load(k);
+    let scale = load_scale(k, scale);
     let part = Part::load(k, blocks);
-    let direction = Direction::load(k, hyper, &part, step);
+    let direction = Direction::load(k, hyper, &part, scale);
     part.each(k, |i| {
         let w = load(k, params, i);
         let moments = direction.moments(k, load(k, grads, i), load(k, m, i), load(k, v, i));
@@ -229,11 +241,12 @@ fn write_adamw(k: &Entry, half: bool) {
 
 fn write_moments(k: &Entry) {
     let declared = MomentsArgs::declare(k, &all);
-    let MomentsParams { blocks, step, grads, params, m, v, norms, hyper } = &declared;
-    let [blocks, step, grads, params, m, v, norms] =
-        [blocks, step, grads, params, m, v, norms].map(|param| param.load(k));
+    let MomentsParams { blocks, scale, grads, params, m, v, norms, hyper } = &declared;
+    let [blocks, scale, grads, params, m, v, norms] =
+        [blocks, scale, grads, params, m, v, norms].map(|param| param.load(k));
+    let scale = load_scale(k, scale);
     let part = Part::load(k, blocks);
-    let direction = Direction::load(k, hyper, &part, step);
+    let direction = Direction::load(k, hyper, &part, scale);
     let sums = ["sum_w", "sum_u"].map(|name| k.variable(name, 0.0f32));
     part.each(k, |i| {
         let w = load(k, params, i);
@@ -251,8 +264,9 @@ fn write_moments(k: &Entry) {
 }
 
 fn write_ratios(k: &Entry) {
-    let RatiosParams { tensors, norms, ratios } = &RatiosArgs::declare(k, &all);
-    let [tensors, norms, ratios] = [tensors, norms, ratios].map(|param| param.load(k));
+    let RatiosParams { tensors, scale, norms, ratios } = &RatiosArgs::declare(k, &all);
+    let [tensors, scale, norms, ratios] = [tensors, scale, norms, ratios].map(|param| param.load(k));
+    load_scale(k, scale);
     let (thread, tensor) = (k.special(Special::TidX), k.special(Special::CtaidX));
     let [first, count, adapts, _] = k.ld::<U32, 4>(k.index(tensors, tensor, 16u32).at(0));
     let sums = ["sum_w", "sum_u"].map(|name| k.variable::<F64>(name, 0.0f64));
@@ -276,11 +290,12 @@ fn write_ratios(k: &Entry) {
 
 fn write_apply(k: &Entry, half: bool) {
     let declared = ApplyArgs::declare(k, &|name| name == "half" && half);
-    let ApplyParams { blocks, step, params, m, v, ratios, half, hyper } = &declared;
-    let [blocks, step, params, m, v, ratios] = [blocks, step, params, m, v, ratios].map(|param| param.load(k));
+    let ApplyParams { blocks, scale, params, m, v, ratios, half, hyper } = &declared;
+    let [blocks, scale, params, m, v, ratios] = [blocks, scale, params, m, v, ratios].map(|param| param.load(k));
     let half = half.load(k);
+    let scale = load_scale(k, scale);
     let part = Part::load(k, blocks);
-    let direction = Direction::load(k, hyper, &part, step);
+    let direction = Direction::load(k, hyper, &part, scale);
     let size = k.neg(k.mul(direction.rate, load(k, ratios, part.tensor)));
     part.each(k, |i| {
         let w = load(k, params, i);
@@ -290,8 +305,14 @@ fn write_apply(k: &Entry, half: bool) {
 }
 
 arguments! {
-    /// Constants of the update.
+    /// Numbers of the update.
     Hyper, declared as HyperParams {
+        /// Learning rate
+        rate: f32,
+        /// c_m
+        correct_m: f32,
+        /// c_v
+        correct_v: f32,
         /// β₁, to update moments
         beta1: Option<f32>,
         /// 1 - β₁, to update moments
@@ -308,10 +329,14 @@ arguments! {
 }
 
 impl Hyper {
-    /// All constants of a configuration.
-    pub fn new(config: &AdamConfig) -> Self {
+    /// All numbers of step `step`.
+    pub fn new(config: &AdamConfig, step: &Step) -> Self {
         let AdamConfig { beta1, beta2, eps, weight_decay, .. } = *config;
+        let [correct_m, correct_v] = corrections(config, step);
         Self {
+            rate: step.learning_rate,
+            correct_m,
+            correct_v,
             beta1: Some(beta1 as f32),
             one_minus_beta1: Some((1.0 - beta1) as f32),
             beta2: Some(beta2 as f32),
@@ -321,7 +346,7 @@ impl Hyper {
         }
     }
 
-    /// Constants of a kernel that does not update moments.
+    /// Numbers of a kernel that does not update moments.
     pub fn without_moments(self) -> Self {
         Self { beta1: None, one_minus_beta1: None, beta2: None, one_minus_beta2: None, ..self }
     }
@@ -332,8 +357,8 @@ arguments! {
     AdamWArgs, declared as AdamWParams {
         /// [`Blocks::blocks`]
         blocks: DeviceAddress,
-        /// `[4]` f32: [`step_values`]
-        step: DeviceAddress,
+        /// One f32
+        scale: DeviceAddress,
         /// `[P]` f32
         grads: DeviceAddress,
         /// `[P]` f32
@@ -344,7 +369,7 @@ arguments! {
         v: DeviceAddress,
         /// `[P]` bf16 receives the parameters, if there is a copy.
         half: Option<DeviceAddress>,
-        /// Constants.
+        /// Numbers.
         hyper: Hyper,
     }
 }
@@ -354,8 +379,8 @@ arguments! {
     MomentsArgs, declared as MomentsParams {
         /// [`Blocks::blocks`]
         blocks: DeviceAddress,
-        /// `[4]` f32: [`step_values`]
-        step: DeviceAddress,
+        /// One f32
+        scale: DeviceAddress,
         /// `[P]` f32
         grads: DeviceAddress,
         /// `[P]` f32
@@ -366,7 +391,7 @@ arguments! {
         v: DeviceAddress,
         /// [blocks, 2] f64: Σ w², Σ u²
         norms: DeviceAddress,
-        /// Constants.
+        /// Numbers.
         hyper: Hyper,
     }
 }
@@ -376,6 +401,8 @@ arguments! {
     RatiosArgs, declared as RatiosParams {
         /// [`Blocks::tensors`]
         tensors: DeviceAddress,
+        /// One f32
+        scale: DeviceAddress,
         /// [blocks, 2] f64
         norms: DeviceAddress,
         /// `[tensors]` f32
@@ -388,8 +415,8 @@ arguments! {
     ApplyArgs, declared as ApplyParams {
         /// [`Blocks::blocks`]
         blocks: DeviceAddress,
-        /// `[4]` f32: [`step_values`]
-        step: DeviceAddress,
+        /// One f32
+        scale: DeviceAddress,
         /// `[P]` f32
         params: DeviceAddress,
         /// `[P]` f32
@@ -400,7 +427,7 @@ arguments! {
         ratios: DeviceAddress,
         /// `[P]` bf16 receives the parameters, if there is a copy.
         half: Option<DeviceAddress>,
-        /// Constants, without those of the moments.
+        /// Numbers, without those of the moments.
         hyper: Hyper,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! column sums     out[f] (+)= Σ_t x[t, f]                    the gradient of a bias
-//! totals          Σ x, Σ x²                                  in f64: the square of a gradient's norm
+//! totals          Σ x, Σ x²                                  in f64: a loss; a gradient's norm, and its scale
 //! row sums        out[t] = Σ_f x[t, f]
 //! ```
 //!
@@ -20,7 +20,8 @@
 //! __global__ __launch_bounds__(256) total(x, partial, count) {
 //!     each thread: f32 sums of 16 elements at a time, added in f64;  a tree over the block; partial[blockIdx.x] in f64
 //! }
-//! __global__ __launch_bounds__(256) add(partial, out, count)                                  // one block, in f64
+//! __global__ __launch_bounds__(256) add(partial, out, count, factor)                          // one block, in f64
+//! __global__ __launch_bounds__(256) clip(partial, out, count)                                 // the same, and the scale
 //! ```
 //!
 //! Bound by memory: x once. Limits: counts below 2³².
@@ -28,7 +29,7 @@
 use crate::arguments::{Address, Load, all, arguments};
 use crate::program::{Name, Program, storage_of};
 use kernels::DType;
-use ptx::{Compare, Entry, F32, F64, Fold, Launch, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
+use ptx::{Compare, Entry, F32, F64, Fold, Global, Launch, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
@@ -179,12 +180,46 @@ pub struct Total {
     pub aligned: bool,
 }
 
-/// Second launch of a total, one block. Arguments: `partial, out, count`, partial and out in f64; if scaled, out is f32 and
-/// `factor` (f32), which multiplies the total, is the last argument.
+/// Second launch of a total, one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AddTotals {
-    /// True if the total is multiplied by a factor and stored as f32.
-    pub scaled: bool,
+pub enum AddTotals {
+    /// `out` is f32: the total times `factor`.
+    Scaled,
+    /// `out` is a [`ClipBlock`].
+    Clip,
+}
+
+/// Clipping of a gradient to a global norm, in device memory, as words.
+///
+/// ```text
+/// 0  total   f64   Σ g², written
+/// 2  limit   f64   of the norm √total
+/// 4  scale   f32   min(1, limit / norm), written; NaN if the norm is not finite, and from then on
+/// ```
+///
+/// Optimizers update nothing where the scale is NaN: neither in the step that is not finite nor in those after it, which the
+/// host started before it knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClipBlock;
+
+impl ClipBlock {
+    /// Number of words.
+    pub const WORDS: usize = 5;
+    /// Bytes before the limit.
+    const LIMIT: i32 = 8;
+    /// Bytes before the scale.
+    pub const SCALE: usize = 16;
+
+    /// The words before the first step.
+    pub fn words(limit: f64) -> [u32; Self::WORDS] {
+        let limit = limit.to_bits();
+        [0, 0, limit as u32, (limit >> 32) as u32, 1f32.to_bits()]
+    }
+
+    /// The total.
+    pub fn total(words: [u32; 2]) -> f64 {
+        f64::from_bits(u64::from(words[0]) | u64::from(words[1]) << 32)
+    }
 }
 
 /// Row sums. Arguments: `x, out, rows, columns`.
@@ -265,20 +300,20 @@ impl Total {
 
 impl AddTotals {
     /// Name of the program for `sm`.
-    pub fn name(&self, sm: Sm) -> Name {
-        let types = if self.scaled { "f64f32" } else { "f64" };
-        Name::new("reduce.add", &[types, sm.name(), &THREADS.to_string()])
+    pub fn name(self, sm: Sm) -> Name {
+        let operation = if self == Self::Clip { "reduce.clip" } else { "reduce.add" };
+        Name::new(operation, &["f64f32", sm.name(), &THREADS.to_string()])
     }
 
     /// Launch of one block.
-    pub fn launch(&self) -> Launch {
+    pub fn launch(self) -> Launch {
         Launch { grid: [1, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 }
     }
 
     /// Emits the program for `sm`.
-    pub fn program(&self, sm: Sm) -> Program {
+    pub fn program(self, sm: Sm) -> Program {
         Program::emit(self.name(sm), sm, THREADS, 40, |k| {
-            let params = AddTotalsArgs::declare(k, &|_| self.scaled);
+            let params = AddTotalsArgs::declare(k, &|_| self == Self::Scaled);
             let (partial, out) = (params.partial.load(k), params.out.load(k));
             let (count, factor) = (params.count.load(k), params.factor.load(k));
             let thread = k.special(Special::TidX);
@@ -288,11 +323,23 @@ impl AddTotals {
                 k.add_into(total, total, value);
             });
             add_block(k, "tree", thread, total, |total| match factor {
-                None => k.st(out.at(0), [total]),
+                None => clip(k, total, out),
                 Some(factor) => k.st(out.at(0), [k.cvt_f32_f64(k.mul(total, k.cvt_f64(factor)))]),
             });
         })
     }
+}
+
+/// Writes the total and the scale of a [`ClipBlock`].
+fn clip(k: &Entry, total: Reg<F64>, block: Ptr<Global>) {
+    k.st(block.at(0), [total]);
+    let norm = k.sqrt(total);
+    let ([limit], [before]) =
+        (k.ld::<F64, 1>(block.at(ClipBlock::LIMIT)), k.ld::<F32, 1>(block.at(ClipBlock::SCALE as i32)));
+    let scale = k.selp(k.cvt_f32_f64(k.div(limit, norm)), 1.0f32, k.setp(Compare::Gt, norm, limit));
+    // A comparison with NaN is false.
+    let goes_on = k.and(k.setp(Compare::Lt, norm, f64::INFINITY), k.setp(Compare::Eq, before, before));
+    k.st(block.at(ClipBlock::SCALE as i32), [k.selp(scale, f32::NAN, goes_on)]);
 }
 
 /// Sums `value` over the block's 256 threads as a tree in a shared array called `name`, and calls `finish` with the sum in
@@ -383,11 +430,11 @@ arguments! {
     AddTotalsArgs, declared as AddTotalsParams {
         /// `[count]` f64
         partial: Address,
-        /// One f64, or an f32 with a factor.
+        /// One f32, or a [`ClipBlock`].
         out: Address,
         /// Partial totals.
         count: usize,
-        /// Factor of the total.
+        /// Factor of the total, of [`AddTotals::Scaled`].
         factor: Option<f32>,
     }
 }

@@ -34,7 +34,7 @@ fn word(value: &dyn std::fmt::Debug) -> String {
 
 /// Operations that are not [`Unary`] or [`Binary`]: f32 is cast to bf16 and bf16 to f32, y += c·x is in f32, and one element
 /// in f32 is repeated.
-const MOVES: [&str; 6] = ["cast", "scale", "add_assign", "add_scaled", "transpose", "repeat"];
+const MOVES: [&str; 7] = ["cast", "scale", "add_assign", "add_scaled", "transpose", "repeat", "one"];
 
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -75,6 +75,7 @@ fn cost(case: &Case) -> Cost {
             "scale" => (1, 2 * stored),
             "add_assign" => (1, 3 * stored),
             "add_scaled" => (2, stored + 8),
+            "one" => (2, 2 * stored),
             "repeat" => (1, stored),
             _ => (0, 2 * stored),
         };
@@ -89,7 +90,7 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
-    if let (Runner::Cpu(_) | Runner::Recording(_), "repeat" | "part") = (runner, case.variant.as_str()) {
+    if let (Runner::Cpu(_) | Runner::Recording(_), "repeat" | "one" | "part") = (runner, case.variant.as_str()) {
         return Outcome::Skipped {
             reason: "the processor has no kernel for what the standard library does".to_string(),
         };
@@ -112,6 +113,8 @@ fn check_on(case: &Case, on: &On<'_>) -> Result<f64, String> {
             ("add_scaled", DType::Bf16) => check_move(case, on, |cpu, x: &[bf16], y| add_scaled(cpu, FACTOR, x, y)),
             ("repeat", DType::F32) => check_move(case, on, |_, _: &[f32], _: &mut [f32]| ()),
             ("repeat", DType::Bf16) => check_move(case, on, |_, _: &[f32], _: &mut [bf16]| ()),
+            ("one", DType::F32) => check_move(case, on, |_, _: &[f32], _: &mut [f32]| ()),
+            ("one", DType::Bf16) => check_move(case, on, |_, _: &[bf16], _: &mut [bf16]| ()),
             (_, DType::F32) => check_move_in_place::<f32>(case, on),
             (_, DType::Bf16) => check_move_in_place::<bf16>(case, on),
         };
@@ -189,6 +192,7 @@ fn moved<R: Real>(case: &Case, x: &[R], y: &[R]) -> Vec<R> {
         "add_assign" => x.iter().zip(y).map(|(&x, &y)| y + x).collect(),
         "add_scaled" => x.iter().zip(y).map(|(&x, &y)| y + factor * x).collect(),
         "repeat" => x.iter().map(|_| factor * x[0]).collect(),
+        "one" => x.iter().map(|&x| R::of(1.0) + R::of(0.0) * x).collect(),
         "transpose" => (0..x.len()).map(|i| x[i % rows * columns + i / rows]).collect(),
         _ => x.to_vec(),
     }
@@ -215,6 +219,7 @@ fn check_move<X: Element, Y: Element>(
         "cast" => Some(Function::Cast),
         "scale" => Some(Function::Scale),
         "repeat" => Some(Function::Repeat),
+        "one" => Some(Function::One),
         "add_assign" => Some(Function::AddAssign),
         "add_scaled" => Some(Function::AddScaled),
         _ => None,

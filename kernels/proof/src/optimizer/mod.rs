@@ -6,7 +6,7 @@ mod tests;
 
 use crate::entry::*;
 use kernels::optimizer::{AdamConfig, Buffers, Segment, Step, adamw, lamb, lamb_scratch_len};
-use kernels_cuda::optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update, step_values};
+use kernels_cuda::optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update};
 
 /// LAMB and AdamW.
 pub const OPERATION: Operation = Operation { name: "optimizer", cases, cost, check, ptx };
@@ -71,28 +71,28 @@ fn simulate(
     let flat = |table: &[[u32; 4]]| table.concat();
     let (blocks, tensors) =
         (device.buffer("blocks", &flat(&table.blocks)), device.buffer("tensors", &flat(&table.tensors)));
-    let of_step = device.buffer("step", &step_values(hyper, step));
+    let scale = device.buffer("scale", &[step.gradient_scale]);
     let gradients = device.buffer("grads", grads);
     let [params, mean, square] = [("params", &*w), ("m", &*m), ("v", &*v)].map(|(name, x)| device.buffer(name, x));
     let copy = device.buffer("half", &vec![bf16::NAN; w.len()]);
     let norms = device.unwritten::<f64>("norms", 2 * table.blocks.len());
     let ratios = device.unwritten::<f32>("ratios", segments.len());
-    let (hyper, exact) = (Hyper::new(hyper), Approximation::Device);
-    let (m_at, v_at, step, grads, of_half) = (mean, square, of_step, gradients, half.then_some(copy));
+    let (hyper, exact) = (Hyper::new(hyper, step), Approximation::Device);
+    let (m_at, v_at, grads, of_half) = (mean, square, gradients, half.then_some(copy));
     let of = |update: Update| (update.program(gpu.sm()), update.launch(&table));
     if lamb {
         let (program, launch) = of(Update::Moments);
-        let arguments = MomentsArgs { blocks, step, grads, params, m: m_at, v: v_at, norms, hyper };
+        let arguments = MomentsArgs { blocks, scale, grads, params, m: m_at, v: v_at, norms, hyper };
         device.start(&program, launch, &arguments, exact)?;
         let (program, launch) = of(Update::Ratios);
-        device.start(&program, launch, &RatiosArgs { tensors, norms, ratios }, exact)?;
+        device.start(&program, launch, &RatiosArgs { tensors, scale, norms, ratios }, exact)?;
         let (program, launch) = of(Update::Apply { half });
         let hyper = hyper.without_moments();
-        let arguments = ApplyArgs { blocks, step, params, m: m_at, v: v_at, ratios, half: of_half, hyper };
+        let arguments = ApplyArgs { blocks, scale, params, m: m_at, v: v_at, ratios, half: of_half, hyper };
         device.start(&program, launch, &arguments, exact)?;
     } else {
         let (program, launch) = of(Update::AdamW { half });
-        let arguments = AdamWArgs { blocks, step, grads, params, m: m_at, v: v_at, half: of_half, hyper };
+        let arguments = AdamWArgs { blocks, scale, grads, params, m: m_at, v: v_at, half: of_half, hyper };
         device.start(&program, launch, &arguments, exact)?;
     }
     for (buffer, out) in [params, mean, square].into_iter().zip([&mut *w, m, v]) {

@@ -10,7 +10,7 @@ use kernels::pool::Cpu;
 use kernels::reduce::{column_sums, column_sums_scratch_len, row_sums, sum, sum_of_squares};
 use kernels_cuda::arguments::Address;
 use kernels_cuda::reduce::{
-    AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs,
+    AddTotals, AddTotalsArgs, ClipBlock, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs,
 };
 
 /// Sums.
@@ -20,7 +20,7 @@ fn ptx(sm: Sm) -> Vec<Program> {
     once(sm, || {
         let mut all: Vec<Program> = ColumnSums::all().iter().map(|kernel| kernel.program(sm)).collect();
         all.extend(Total::all().iter().map(|kernel| kernel.program(sm)));
-        all.extend([false, true].map(|scaled| AddTotals { scaled }.program(sm)));
+        all.extend([AddTotals::Scaled, AddTotals::Clip].map(|add| add.program(sm)));
         all.extend([DType::Bf16, DType::F32].map(|dtype| RowSums { dtype }.program(sm)));
         all
     })
@@ -110,16 +110,23 @@ impl Reduce for GpuRunner<'_> {
         let partial = device.unwritten::<f64>("partial", parts);
         let arguments = TotalArgs { x: device.buffer("x", x), partial, count: x.len() };
         device.start(&kernel.program(self.sm()), Some(launch), &arguments, Approximation::Device)?;
-        let mut add = |scaled, bytes| {
-            let (kernel, out) = (AddTotals { scaled }, device.unwritten::<u8>("out", bytes));
-            let arguments = AddTotalsArgs { partial, out, count: parts, factor: scaled.then_some(0.25) };
+        const LIMIT: f64 = 2.5;
+        let (scaled, block) = (device.unwritten::<f32>("out", 1), device.buffer("block", &ClipBlock::words(LIMIT)));
+        for (kernel, out, factor) in [(AddTotals::Scaled, scaled, Some(0.25)), (AddTotals::Clip, block, None)] {
+            let arguments = AddTotalsArgs { partial, out, count: parts, factor };
             device.start(&kernel.program(self.sm()), Some(kernel.launch()), &arguments, Approximation::Device)?;
-            Ok::<_, String>(out)
-        };
-        let (whole, scaled) = (add(false, 8)?, add(true, 4)?);
-        let (whole, scaled) = (device.read::<f64>(whole)?[0], device.read::<f32>(scaled)?[0]);
+        }
+        let (scaled, block) = (device.read::<f32>(scaled)?[0], device.read::<u32>(block)?);
+        let whole = ClipBlock::total([block[0], block[1]]);
         if scaled.to_bits() != ((whole * 0.25) as f32).to_bits() {
             return Err(format!("a quarter of {whole:e} is {scaled:e}"));
+        }
+        let norm = whole.sqrt();
+        let wanted = if norm > LIMIT { (LIMIT / norm) as f32 } else { 1.0 };
+        let wanted = if norm < f64::INFINITY { wanted } else { f32::NAN };
+        let scale = f32::from_bits(block[ClipBlock::SCALE / 4]);
+        if scale != wanted && !(scale.is_nan() && wanted.is_nan()) {
+            return Err(format!("the scale of {whole:e} is {scale:e}, expected {wanted:e}"));
         }
         Ok(whole)
     }
