@@ -1,6 +1,6 @@
 """Assembles PTX programs with ptxas and checks the disassembly for required machine instructions.
 
-    python3 .ci/assemble.py FOLDER --ptxas FILE [--nvdisasm FILE]
+    python3 .ci/assemble.py FOLDER --ptxas FILE [--nvdisasm FILE [--without-keep wrong|right]] [--only ARCHITECTURE]
 
 FOLDER is the output of the example `emit_ptx`: programs, and programs.txt with a line for each
 
@@ -8,7 +8,9 @@ FOLDER is the output of the example `emit_ptx`: programs, and programs.txt with 
 
 A program fails for an architecture if ptxas rejects it or warns, if it spills registers, needs a stack, uses more registers
 than its line allows, if the disassembly lacks one of the instructions, or if a product reads registers that were overwritten
-(`overwritten`). Without nvdisasm, instructions are not checked. Prints a line for each failure, then `N passed, M failed`.
+(`overwritten`). Without nvdisasm, instructions are not checked. With --without-keep, the kernels that keep fragments in
+registers are assembled once more without what keeps them there, and one has to be found wrong, or none: ptxas before CUDA 13.3
+takes those registers. With --only, programs for that architecture alone. Prints a line for each failure, then `N passed, M failed`.
 Exit code 1: a program failed; 2: the checks accepted a program that is wrong on purpose.
 """
 
@@ -193,11 +195,29 @@ def check(tools, programs, folder):
     return complaints
 
 
+def without_keep(program, folder):
+    """Returns the program without the loads that `keep` in kernels/cuda/src/attention/sm90_backward.rs puts behind a condition
+    that never holds, or None if it has none."""
+    with open(program.text, encoding="utf-8") as file:
+        text = file.read()
+    never = re.findall(r"setp\.eq\.u32 (%\w+), %\w+, 4294967295;", text)
+    if not never:
+        return None
+    for predicate in never:
+        text = text.replace(f"@!{predicate} bra", "bra")
+    stripped = os.path.join(folder, os.path.basename(program.text))
+    with open(stripped, "w", encoding="utf-8") as file:
+        file.write(text)
+    return program._replace(text=stripped)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--ptxas", required=True)
     parser.add_argument("--nvdisasm")
+    parser.add_argument("--without-keep", choices=["wrong", "right"])
+    parser.add_argument("--only")
     tools = parser.parse_args()
     programs = []
     with open(os.path.join(tools.folder, "programs.txt"), encoding="utf-8") as file:
@@ -205,7 +225,8 @@ def main():
             text, entry, registers, instructions, *architectures = line.split()
             wanted = [] if instructions == "-" else instructions.split(",")
             text = os.path.join(tools.folder, text)
-            programs += [Program(text, entry, int(registers), wanted, architecture) for architecture in architectures]
+            if tools.only is None or architectures == [tools.only]:
+                programs += [Program(text, entry, int(registers), wanted, architecture) for architecture in architectures]
     with tempfile.TemporaryDirectory() as folder:
         broken = os.path.join(folder, "broken.ptx")
         with open(programs[0].text, encoding="utf-8") as whole, open(broken, "w", encoding="utf-8") as file:
@@ -218,6 +239,13 @@ def main():
                   "the results are invalid", file=sys.stderr)
             sys.exit(2)
         complaints = check(tools, programs, folder)
+        if tools.without_keep:
+            stripped = [kept for program in programs if (kept := without_keep(program, folder))]
+            found = [complaint for complaint in check(tools, stripped, folder) if complaint]
+            is_wrong = any("overwrites" in complaint for complaint in found)
+            programs.append(programs[0]._replace(entry="kernels without `keep`"))
+            complaints.append(None if stripped and is_wrong == (tools.without_keep == "wrong") else
+                              f"{len(found)} of {len(stripped)} are wrong ({found[:1]}), expected {tools.without_keep}")
     for program, complaint in zip(programs, complaints):
         if complaint is not None:
             print(f"FAILED {program.entry} for {program.architecture}: {complaint}")

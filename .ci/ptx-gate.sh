@@ -6,14 +6,16 @@
 # kernels/proof/tests/programs/nvcc is run in the simulator and
 # compared with our kernel.
 #
-# ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. Checks whose tool cannot be
-# installed are SKIPPED and counted.
+# ptxas and nvcc come from the PyPI wheels of CUDA 13.0 and are kept in .tools. Programs for Hopper alone are also assembled by
+# ptxas of CUDA 12.9 and 13.3. Checks whose tool cannot be installed are SKIPPED and counted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 assembler=nvidia-cuda-nvcc==13.0.88
 disassembler=nvidia-cuda-nvdisasm==13.2.86
 compiler="nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.88"
+# Versions of ptxas before and behind the fix for fragments that only products in a loop read (triton#9433).
+older=nvidia-cuda-nvcc-cu12==12.9.86 newer=nvidia-cuda-nvcc==13.3.73
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -24,7 +26,7 @@ assemblies=$(awk '{ n += NF - 4 } END { print n + 0 }' "$work/ptx/programs.txt")
 
 # --- tools ---
 tool() {
-  find .tools -path "*/nvidia/cu13/$1" 2>/dev/null | head -n 1 || true
+  find .tools/lib -path "*/nvidia/cu13/$1" 2>/dev/null | head -n 1 || true
 }
 # fetch WHEELS...: prints the reason if it fails, nothing if it succeeds.
 fetch() {
@@ -61,13 +63,40 @@ fi
 
 # --- every program, every architecture, on every core ---
 status=0
-python3 .ci/assemble.py "$work/ptx" --ptxas "$ptxas" ${nvdisasm:+--nvdisasm "$nvdisasm"} >"$work/rows.log" || status=$?
+python3 .ci/assemble.py "$work/ptx" --ptxas "$ptxas" ${nvdisasm:+--nvdisasm "$nvdisasm" --without-keep wrong} \
+  >"$work/rows.log" || status=$?
 grep '^FAILED' "$work/rows.log" || true
 if [ "$status" -gt 1 ] || ! read -r passed _ failed _ < <(tail -n 1 "$work/rows.log") ||
-  [ $((passed + failed)) -ne "$assemblies" ]; then
+  [ $((passed + failed)) -ne $((assemblies + ${nvdisasm:+1} + 0)) ]; then
   echo "the PTX gate ran ${passed:-0} + ${failed:-0} of $assemblies assemblies; the results are incomplete" >&2
   exit 1
 fi
+
+# --- programs for Hopper, other versions of ptxas ---
+# assemble WHEEL FOLDER wrong|right: what kernels without `keep` are
+assemble() {
+  local other code=0 more fewer
+  other=$(find ".tools/$2" -path '*/bin/ptxas' 2>/dev/null | head -n 1 || true)
+  if [ -z "$other" ]; then
+    reason=$(fetch --target ".tools/$2" "$1")
+    other=$(find ".tools/$2" -path '*/bin/ptxas' 2>/dev/null | head -n 1 || true)
+  fi
+  if [ -z "$other" ] || [ -z "$nvdisasm" ]; then
+    echo "SKIPPED: ptxas $2 cannot be installed, or nvdisasm: ${reason:-not in the wheel}"
+    skipped=$((skipped + 1))
+    return
+  fi
+  python3 .ci/assemble.py "$work/ptx" --ptxas "$other" --nvdisasm "$nvdisasm" --without-keep "$3" --only sm_90a \
+    >"$work/$2.log" || code=$?
+  sed -n "s/^FAILED/FAILED by ptxas $2:/p" "$work/$2.log"
+  if [ "$code" -gt 1 ] || ! read -r more _ fewer _ < <(tail -n 1 "$work/$2.log"); then
+    echo "assemblies by ptxas $2 are incomplete" >&2
+    exit 1
+  fi
+  passed=$((passed + more)) failed=$((failed + fewer))
+}
+assemble "$older" 12.9 wrong
+assemble "$newer" 13.3 right
 
 # --- forms that no program has ---
 if cargo test --quiet --release --workspace --lib ptxas_takes -- --show-output >"$work/forms.log" 2>&1 &&

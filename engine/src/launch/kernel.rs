@@ -200,6 +200,11 @@ impl Gpu {
 
     /// The total of the terms at `out`: times a factor in f32, or as a `ClipBlock`.
     fn total(&self, x: &Tensor, term: Term, out: Address, factor: Option<f32>) -> Result<()> {
+        if let (Some(_), Term::Number, DType::F32, 1..=Total::ONE_BLOCK) = (factor, term, x.dtype(), x.len()) {
+            let (kernel, arguments) =
+                (Total::of_losses(), TotalArgs { x: x.address(), partial: out, count: x.len(), factor });
+            return self.run(&kernel, kernel.launch(x.len()), &arguments);
+        }
         let kernel = Total { aligned: false, ..Total::new(storage(x.dtype()), term, x.len()) };
         // What is as short as a list of losses has one kernel for every length, as above.
         let long = x.len() >= 1 << 16;
@@ -208,7 +213,7 @@ impl Gpu {
         let parts = launch.map_or(0, |launch| launch.grid[0] as usize);
         let partial = Tensor::new(&Arena::on_gpu(self), [2 * parts.max(1)], DType::U32)?;
         let (x, count, partial) = (x.address(), x.len(), partial.address());
-        self.run(&kernel, launch, &TotalArgs { x, partial, count })?;
+        self.run(&kernel, launch, &TotalArgs { x, partial, count, factor: None })?;
         let add = if factor.is_some() { AddTotals::Scaled } else { AddTotals::Clip };
         let arguments = AddTotalsArgs { partial, out, count: parts, factor };
         self.run(&add, Some(add.launch()), &arguments)
@@ -241,6 +246,9 @@ impl Gpu {
             columns,
             pitch: columns,
             rows_a_block,
+            matrices: 1,
+            stride: 0,
+            across: 0,
         };
         let direct = one(dtype, true, x, out);
         let Some(launch) = direct.launch(rows, columns, false) else { return Ok(()) };
@@ -255,5 +263,45 @@ impl Gpu {
         let rows = launch.row_blocks;
         let launch = second.launch(rows, columns, true).expect("there are columns");
         self.run(&second, Some(launch.launch), &arguments(partial.address(), out, rows, launch.rows_a_block))
+    }
+
+    /// outs[i] += the column sums of the matrices x[.., i] [matrices, 2, rows, columns], f32, one after another: the bits of
+    /// [`Gpu::add_column_sums`] for each.
+    pub(crate) fn add_repeated_column_sums(
+        &self,
+        mut x: Address,
+        [matrices, mut rows, columns]: [usize; 3],
+        outs: [Address; 2],
+    ) -> Result<()> {
+        let kernel = |accumulate, addresses: &[Address]| {
+            let kernel = ColumnSums::new(storage(DType::F32), accumulate, columns, columns);
+            if aligned(addresses) { kernel } else { ColumnSums { vector: 1, ..kernel } }
+        };
+        let (parts, pitch) = (kernel(false, &[x]), columns);
+        let Some(first) = parts.launch(rows, columns, false) else { return Ok(()) };
+        let partial;
+        if first.row_blocks > 1 {
+            partial = Tensor::new(&Arena::on_gpu(self), [2 * matrices, first.row_blocks, columns], DType::F32)?;
+            let (out, rows_a_block, across) = (partial.address(), first.rows_a_block, rows * columns);
+            let arguments =
+                ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block, matrices: 1, stride: 0, across };
+            let [wide, high, _] = first.launch.grid;
+            let launch = Launch { grid: [wide, high, 2 * matrices as u32], ..first.launch };
+            self.run(&parts, Some(launch), &arguments)?;
+            (x, rows) = (out, first.row_blocks);
+        }
+        // One launch if the outputs are rows of one matrix.
+        let together = outs[1] == outs[0].element(columns, 4);
+        let (stride, across) = (2 * rows * columns, rows * columns);
+        for (i, &out) in outs.iter().enumerate().take(if together { 1 } else { 2 }) {
+            let x = x.element(i * across, 4);
+            let whole = kernel(true, &[x, out, outs[1]]);
+            let found = whole.launch(rows, columns, true).expect("there are columns");
+            let rows_a_block = found.rows_a_block;
+            let arguments = ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block, matrices, stride, across };
+            let launch = Launch { grid: [found.launch.grid[0], 1, if together { 2 } else { 1 }], ..found.launch };
+            self.run(&whole, Some(launch), &arguments)?;
+        }
+        Ok(())
     }
 }

@@ -158,7 +158,10 @@ impl Op for Arithmetic {
                 Binary::Add | Binary::Sub => dy.clone(),
                 _ => combined(tape, NAME, Binary::Mul, full(&dy), &dy, &self.a, dtype)?,
             };
-            let mut db = self.summed(tape, &terms)?;
+            let mut db = match (self.operation, self.broadcast) {
+                (Binary::Add, Broadcast::Full) => terms.reshape(*self.b.shape())?,
+                _ => self.summed(tape, &terms)?,
+            };
             if quotient {
                 // -Σ dy·a / b²: b is the same for all that is summed.
                 for _ in 0..2 {

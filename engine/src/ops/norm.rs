@@ -102,19 +102,23 @@ impl LayerNorm {
         Ok([self.gain, self.bias].map(|id| values.address().element(tape.params().info(id).range.start, 4)))
     }
 
-    /// Writes ds and adds to the gradients of gain and bias.
+    /// Writes ds and adds to the gradients of gain and bias, or leaves that to [`LayerNorm::add_partial_sums`].
     pub(super) fn backward(
         &self,
         ctx: &mut BackwardContext<'_, '_>,
-        s: &Tensor,
-        stats: &Tensor,
+        (s, stats): (&Tensor, &Tensor),
         dy: &Tensor,
-        ds: &mut Tensor,
+        outputs: NormOutputs<'_>,
     ) -> Result<()> {
+        let NormOutputs { ds, mut copy, partial } = outputs;
         let tape = ctx.tape;
         let (at_gain, at_bias) = (ctx.params.range(self.gain), ctx.params.range(self.bias));
         let spec = self.spec(s);
-        let mut scratch = tape.alloc([self.scratch_len(tape, s)], DType::F32)?;
+        let is_partial = partial.is_some();
+        let mut scratch = match partial {
+            Some(partial) => partial,
+            None => tape.alloc([self.scratch_len(tape, s)], DType::F32)?,
+        };
         let flat = &mut ctx.params.flat;
         tape.launch_on("layernorm.backward", cost(s, 3), |device| match device {
             Device::Cpu(cpu) => {
@@ -124,55 +128,93 @@ impl LayerNorm {
                 floats!(s.dtype(), X => {
                     let (s, dy, ds) = (s.slice::<X>(), dy.slice::<X>(), ds.slice_mut::<X>());
                     let scratch = scratch.slice_mut();
-                    layernorm::backward(cpu, &spec, layernorm::Backward { s, stats: stats.slice(), gain, dy, ds, dgain, dbias }, scratch);
+                    layernorm::backward(cpu, &spec, layernorm::Backward { s, stats: stats.slice(), gain, dy, ds: &mut *ds, dgain, dbias }, scratch);
+                    if let Some(copy) = &mut copy {
+                        copy.slice_mut::<X>().copy_from_slice(ds);
+                    }
                 });
                 Ok(())
             }
             Device::Cuda(gpu) => {
-                let (rows, columns) = s.shape().rows_cols();
                 let [gain, _] = self.parameters_on(tape, gpu)?;
-                let kernel = NormKernel::backward(storage(s.dtype()), columns);
-                let mut kernel = kernel.ok_or_else(|| too_wide(columns))?;
-                kernel.aligned &= aligned(&[gain]);
-                let groups = kernel.groups(rows);
-                // [2, groups, H]: the partial sums of dγ, then those of dβ.
-                let dgain = scratch.address_mut();
-                let dbias = dgain.element(groups * columns, 4);
-                let arguments = BackwardArgs {
-                    s: s.address(),
-                    stats: stats.address(),
-                    gain,
-                    dy: dy.address(),
-                    ds: ds.address_mut(),
-                    dgain_partial: dgain,
-                    dbias_partial: dbias,
-                    rows,
-                    columns,
-                };
-                let Some(launch) = kernel.launch(rows, columns) else { return Ok(()) };
-                gpu.run(&kernel, Some(launch), &arguments)?;
-                for (partial, at) in [(dgain, at_gain), (dbias, at_bias)] {
-                    let out = flat.address_mut().element(at.start, 4);
-                    gpu.add_column_sums(partial, DType::F32, groups, columns, out)?;
+                let groups = backward_on(gpu, gain, (s, stats), dy, (ds, copy), scratch.address_mut())?;
+                if is_partial {
+                    return Ok(());
                 }
-                Ok(())
+                let outs = [at_gain, at_bias].map(|at| flat.address_mut().element(at.start, 4));
+                gpu.add_repeated_column_sums(scratch.address(), [1, groups, spec.columns], outs)
             }
         })
     }
 }
 
+/// What the backward pass writes.
+pub(super) struct NormOutputs<'a> {
+    pub(super) ds: &'a mut Tensor,
+    /// Receives ds as well.
+    pub(super) copy: Option<&'a mut Tensor>,
+    /// On a GPU, receives the sums of groups of rows [2, groups, H], which are then not added up.
+    pub(super) partial: Option<Tensor>,
+}
+
 impl LayerNorm {
+    /// Adds the sums that several backward passes left, in their order, to the gradients of gain and bias: [passes, 2, groups, H].
+    pub(super) fn add_partial_sums(&self, ctx: &mut BackwardContext<'_, '_>, partial: &Tensor) -> Result<()> {
+        let outs = [self.gain, self.bias].map(|id| ctx.params.range(id).start);
+        let flat = &mut ctx.params.flat;
+        ctx.tape.launch_on("layernorm.backward.sums", cost(partial, 1), |device| {
+            let gpu = device.gpu().expect("only a GPU leaves sums");
+            let &[passes, _, groups, columns] = &partial.shape()[..] else { unreachable!("four dimensions") };
+            let outs = outs.map(|at| flat.address_mut().element(at, 4));
+            gpu.add_repeated_column_sums(partial.address(), [passes, groups, columns], outs)
+        })
+    }
+
+    /// Groups of rows whose sums backward leaves, on a GPU.
+    pub(super) fn groups(&self, tape: &Tape<'_>, s: &Tensor) -> Option<usize> {
+        let (rows, columns) = s.shape().rows_cols();
+        tape.device().gpu()?;
+        NormKernel::backward(storage(s.dtype()), false, columns).map(|kernel| kernel.groups(rows))
+    }
+
     /// Numbers of scratch that backward takes.
     fn scratch_len(&self, tape: &Tape<'_>, s: &Tensor) -> usize {
         match tape.device() {
             Device::Cpu(_) => layernorm::backward_scratch_len(&self.spec(s)),
-            Device::Cuda(_) => {
-                let (rows, columns) = s.shape().rows_cols();
-                let kernel = NormKernel::backward(storage(s.dtype()), columns);
-                kernel.map_or(0, |kernel| 2 * kernel.groups(rows) * columns)
-            }
+            Device::Cuda(_) => 2 * self.groups(tape, s).unwrap_or(0) * s.shape().rows_cols().1,
         }
     }
+}
+
+/// Writes ds, its copy and the sums of groups of rows on the GPU: at `partial` [2, groups, H], those for the gain, then those for the
+/// bias. Gives the number of groups.
+fn backward_on(
+    gpu: &Gpu,
+    gain: Address,
+    (s, stats): (&Tensor, &Tensor),
+    dy: &Tensor,
+    (ds, copy): (&mut Tensor, Option<&mut Tensor>),
+    partial: Address,
+) -> Result<usize> {
+    let (rows, columns) = s.shape().rows_cols();
+    let kernel = NormKernel::backward(storage(s.dtype()), copy.is_some(), columns);
+    let mut kernel = kernel.ok_or_else(|| too_wide(columns))?;
+    kernel.aligned &= aligned(&[gain]);
+    let groups = kernel.groups(rows);
+    let arguments = BackwardArgs {
+        s: s.address(),
+        stats: stats.address(),
+        gain,
+        dy: dy.address(),
+        ds: ds.address_mut(),
+        copy: copy.map(|copy| copy.address_mut()),
+        dgain_partial: partial,
+        dbias_partial: partial.element(groups * columns, 4),
+        rows,
+        columns,
+    };
+    gpu.run(&kernel, kernel.launch(rows, columns), &arguments)?;
+    Ok(groups)
 }
 
 fn too_wide(columns: usize) -> EngineError {
@@ -225,7 +267,8 @@ impl Op for LayerNormOp {
     }
     fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let mut ds = ctx.tape.alloc(*dy.shape(), dy.dtype())?;
-        self.norm.backward(ctx, &self.s, &self.stats, &dy, &mut ds)?;
+        let outputs = NormOutputs { ds: &mut ds, copy: None, partial: None };
+        self.norm.backward(ctx, (&self.s, &self.stats), &dy, outputs)?;
         if self.residual {
             ctx.accumulate_grad(1, ds.clone())?;
         }

@@ -231,14 +231,16 @@ impl Optimizer {
         let scale = gradients.scale_address();
         let [grads, m, v] = [gradients.tensor().address(), m.address_mut(), v.address_mut()];
         let grads = grads.plus(skipped);
-        params.change_on_gpu(gpu, |values| {
+        params.change_on_gpu(gpu, |values, half| {
+            let half = half.map(|half| half.address_mut().element(own.start, DType::Bf16.bytes()));
+            let writes_half = half.is_some();
             let OnGpu { cut, blocks, tensors, norms, ratios } = on_gpu;
             let params = values.address_mut().plus(skipped);
             let (blocks, ratios) = (blocks.address(), ratios.address_mut());
             match kind {
                 OptimizerKind::AdamW => {
-                    let update = Update::AdamW { half: false };
-                    let arguments = AdamWArgs { blocks, scale, grads, params, m, v, half: None, hyper };
+                    let update = Update::AdamW { half: writes_half };
+                    let arguments = AdamWArgs { blocks, scale, grads, params, m, v, half, hyper };
                     gpu.run(&update, update.launch(cut), &arguments)
                 }
                 OptimizerKind::Lamb => {
@@ -247,9 +249,9 @@ impl Optimizer {
                     gpu.run(&Update::Moments, Update::Moments.launch(cut), &arguments)?;
                     let arguments = RatiosArgs { tensors, scale, norms, ratios };
                     gpu.run(&Update::Ratios, Update::Ratios.launch(cut), &arguments)?;
-                    let update = Update::Apply { half: false };
+                    let update = Update::Apply { half: writes_half };
                     let hyper = hyper.without_moments();
-                    let arguments = ApplyArgs { blocks, scale, params, m, v, ratios, half: None, hyper };
+                    let arguments = ApplyArgs { blocks, scale, params, m, v, ratios, half, hyper };
                     gpu.run(&update, update.launch(cut), &arguments)
                 }
             }

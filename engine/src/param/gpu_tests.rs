@@ -9,7 +9,7 @@ fn given() -> (Gpu, ParamStore, ParamId) {
 
 fn double(params: &mut ParamStore, gpu: &Gpu) {
     let twice: Vec<f32> = params.on_gpu(gpu).unwrap().to_vec().unwrap().iter().map(|x| 2.0 * x).collect();
-    params.change_on_gpu(gpu, |values| values.copy_from(&twice)).unwrap();
+    params.change_on_gpu(gpu, |values, _| values.copy_from(&twice)).unwrap();
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn tensors_of_a_parameter_are_never_stale() {
 fn a_change_that_fails_leaves_version_and_values() {
     let (gpu, mut params, id) = given();
     let before = params.version();
-    let refused = params.change_on_gpu(&gpu, |values| {
+    let refused = params.change_on_gpu(&gpu, |values, _| {
         values.copy_from(&[9.0f32; 11])?;
         Err(EngineError::Device("broken".into()))
     });
@@ -58,7 +58,7 @@ fn a_change_that_fails_leaves_version_and_values() {
     assert_eq!(params.on_gpu(&gpu).unwrap().to_vec().unwrap(), [1.0; 11], "what is half changed is replaced");
     double(&mut params, &gpu);
     let before = params.version();
-    assert!(params.change_on_gpu(&gpu, |_| Err(EngineError::Device("broken".into()))).is_err());
+    assert!(params.change_on_gpu(&gpu, |_, _| Err(EngineError::Device("broken".into()))).is_err());
     assert_eq!(params.version(), before);
     params.download().unwrap();
     assert_eq!(params.values(id), [2.0; 8]);
@@ -82,5 +82,30 @@ fn a_step_that_is_refused_is_not_counted() {
         assert_eq!((optimizer.steps(), params.version()), (1, version + 1), "{rule:?}");
         params.download().unwrap();
         assert!(params.values(id).iter().all(|&x| x < 1.0));
+    }
+}
+
+/// The copy that products read is written by the optimizer, also where each part of the parameters has its own.
+#[test]
+fn an_optimizer_keeps_the_bf16_copy() {
+    for rule in [OptimizerKind::Lamb, OptimizerKind::AdamW] {
+        for count in [1, 2] {
+            let (gpu, mut params, _) = given();
+            let device = Device::Cuda(gpu.clone());
+            let mut gradients = params.gradients(&device).unwrap();
+            gradients.flat.copy_from(&[0.3f32; 11]).unwrap();
+            let plain = |_: &crate::param::ParamInfo| ParamOptions { weight_decay: false, trust_ratio: false };
+            drop(params.on_gpu_as(&gpu, DType::Bf16).unwrap());
+            for own in crate::optim::parts(&params, count) {
+                let optimizer = Optimizer::of_part(&params, own, rule, AdamConfig::default(), plain).unwrap();
+                optimizer.on(&device).unwrap().step(&mut params, &gradients, 0.1).unwrap();
+            }
+            let launches = gpu.launches();
+            let copy = params.on_gpu_as(&gpu, DType::Bf16).unwrap().to_vec().unwrap();
+            assert_eq!(gpu.launches(), launches, "{rule:?}: rounded again");
+            let whole = params.on_gpu(&gpu).unwrap().to_vec().unwrap();
+            let rounded: Vec<f32> = whole.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
+            assert!(copy == rounded && whole.iter().all(|&x| x < 1.0), "{rule:?}: {copy:?} of {whole:?}");
+        }
     }
 }

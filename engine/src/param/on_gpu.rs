@@ -92,26 +92,38 @@ impl ParamStore {
         Ok(copy.half.insert((self.version, half)).1.clone())
     }
 
-    /// Changes the values on the GPU: `change` gets all of them in f32.
+    /// Changes the values on the GPU: `change` gets all of them in f32, and the bf16 copy if it is current, to change it alike.
     ///
     /// # Errors
     /// As `change` says; or a parameter is still held as a tensor. The values are then those before, if the CPU has them
     /// too, and otherwise partly changed.
-    pub(crate) fn change_on_gpu(&mut self, gpu: &Gpu, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
+    pub(crate) fn change_on_gpu(
+        &mut self,
+        gpu: &Gpu,
+        change: impl FnOnce(&mut Tensor, Option<&mut Tensor>) -> Result<()>,
+    ) -> Result<()> {
         drop(self.on_gpu(gpu)?);
         let copy = self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().expect("just brought there");
         if !copy.master.is_unique() {
             return Err(params_borrowed_error());
         }
-        if let Err(error) = change(&mut copy.master) {
+        let version = self.version;
+        let half = copy.half.as_mut().filter(|(of, half)| *of == version && half.is_unique());
+        let has_half = half.is_some();
+        if let Err(error) = change(&mut copy.master, half.map(|(_, half)| half)) {
             if self.host_version == self.version {
                 // What is on the GPU may be half changed: the next use brings the values there again.
                 *self.on_gpu.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+            } else {
+                copy.half = None;
             }
             return Err(error);
         }
         self.version += 1;
         copy.version = self.version;
+        if has_half && let Some((of, _)) = &mut copy.half {
+            *of = self.version;
+        }
         Ok(())
     }
 }

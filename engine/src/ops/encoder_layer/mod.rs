@@ -38,7 +38,7 @@ use super::{
     dropout::check_rate,
     elementwise::activate,
     linear::Dense,
-    norm::LayerNorm,
+    norm::{LayerNorm, NormOutputs},
 };
 use crate::{
     device::Device,
@@ -54,7 +54,7 @@ use kernels::{
     dropout::Dropout,
     gemm::{Epilogue, FeedForward, feed_forward, rows_of_block},
 };
-use shared::{Place, Weight};
+use shared::{Norm, Place, Weight};
 
 /// Applies `layer` to x [T, H].
 ///
@@ -372,6 +372,12 @@ impl Layer {
             let ([dy, x], (dense, name)) = (place.whole(weight)?, self.dense(weight));
             dense.backward_weight(ctx, name, &dy, &x)?;
         }
+        let params = &self.spec.params;
+        for (which, norm) in [(Norm::Output, params.output_norm), (Norm::Attention, params.attention_norm)] {
+            if let Some(sums) = place.whole_sums(which) {
+                norm.add_partial_sums(ctx, &sums)?;
+            }
+        }
         Ok(())
     }
 
@@ -390,18 +396,35 @@ impl Layer {
         Ok(f)
     }
 
-    /// The gradient through dropout, of what `weight` gives; `None` where there is none, and it is `dy` itself.
-    fn unmask(&self, tape: &Tape<'_>, weight: Weight, dropout: Option<Dropout>, dy: &Tensor) -> Result<Option<Tensor>> {
-        if active(dropout).is_none() && self.place.is_none() {
-            return Ok(None);
+    /// Backward of a normalization and of the dropout before it: the gradient of the sum, and that of the branch where it is another
+    /// tensor. Gradients of the branches of several applications are kept until the last, and sums over groups of rows as well.
+    fn norm_backward(
+        &self,
+        ctx: &mut BackwardContext<'_, '_>,
+        which: Norm,
+        (s, stats): (Tensor, Tensor),
+        dy: Tensor,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let (tape, dtype, shape) = (ctx.tape, dy.dtype(), *dy.shape());
+        let EncoderLayer { params, attention_output, ffn_output, .. } = &self.spec;
+        let (norm, weight, dropout) = match which {
+            Norm::Attention => (params.attention_norm, Weight::AttentionOutput, active(*attention_output)),
+            Norm::Output => (params.output_norm, Weight::FfnOutput, active(*ffn_output)),
+        };
+        let mut ds = tape.alloc(shape, dtype)?;
+        let (mut branch, mut partial) = (None, None);
+        if let Some(place) = &self.place {
+            // What the products take is not ds itself, which is added to before they do.
+            branch = if dropout.is_none() { Some(place.gradient(tape, weight)?) } else { None };
+            partial = norm.groups(tape, &s).map(|groups| place.sums(tape, which, groups)).transpose()?;
         }
-        let mut branch = self.gradient(tape, weight, *dy.shape(), dy.dtype())?;
-        match active(dropout) {
-            Some(dropout) => super::dropout::masked(tape, &dropout, dy, &mut branch)?,
-            // dy is added to later, and this is not.
-            None => copy(tape, dy, &mut branch)?,
+        norm.backward(ctx, (&s, &stats), &dy, NormOutputs { ds: &mut ds, copy: branch.as_mut(), partial })?;
+        drop((s, stats, dy));
+        if let Some(dropout) = dropout {
+            let masked = branch.insert(self.gradient(tape, weight, shape, dtype)?);
+            super::dropout::masked(tape, &dropout, &ds, masked)?;
         }
-        Ok(Some(branch))
+        Ok((ds, branch))
     }
 
     /// dx from dout, in the order of the module's picture from its end.
@@ -411,15 +434,12 @@ impl Layer {
         let params = &self.spec.params;
 
         // LN₂: ds2 is the gradient of both branches of the sum.
-        let mut ds2 = tape.alloc(shape, dtype)?;
-        params.output_norm.backward(ctx, &s2, &stats2, &dout, &mut ds2)?;
-        drop((s2, stats2, dout));
+        let (ds2, branch) = self.norm_backward(ctx, Norm::Output, (s2, stats2), dout)?;
         // Feed-forward
         let f = match f {
             Some(f) => f,
             None => self.activate(tape, &pre)?,
         };
-        let branch = self.unmask(tape, Weight::FfnOutput, self.spec.ffn_output, &ds2)?;
         let dbranch = branch.as_ref().unwrap_or(&ds2);
         self.weight_gradient(ctx, Weight::FfnOutput, dbranch, &f)?;
         drop(f);
@@ -446,11 +466,8 @@ impl Layer {
         drop(dpre);
 
         // LN₁
-        let mut ds1 = tape.alloc(shape, dtype)?;
-        params.attention_norm.backward(ctx, &s1, &stats1, &dy, &mut ds1)?;
-        drop((s1, stats1, dy));
+        let (ds1, branch) = self.norm_backward(ctx, Norm::Attention, (s1, stats1), dy)?;
         // Attention
-        let branch = self.unmask(tape, Weight::AttentionOutput, self.spec.attention_output, &ds1)?;
         let dbranch = branch.as_ref().unwrap_or(&ds1);
         self.weight_gradient(ctx, Weight::AttentionOutput, dbranch, &context)?;
         let mut dcontext = tape.alloc(shape, dtype)?;

@@ -9,7 +9,8 @@
 //!
 //! A layer has four such weights: query, key and value; the attention's output; both of the feed-forward part. Their X are
 //! kept for backward anyway; what has to be kept longer are the dY, 5·H + F elements a token and application, and the X
-//! until the last of them. Biases are summed over all rows, too.
+//! until the last of them. Biases are summed over all rows, too. The gradients of gains and biases of the normalizations are
+//! sums of groups of rows, kept for all applications and added up at the end, in the order in which they would have been.
 //!
 //! The plan chooses ([`crate::Workspace::plan`]) by the bytes that each way moves, for a matrix
 //! [M, K] and elements of e bytes:
@@ -51,6 +52,13 @@ pub(super) enum Weight {
     FfnOutput,
 }
 
+/// A normalization of the layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Norm {
+    Attention,
+    Output,
+}
+
 impl Weight {
     pub(super) const ALL: [Self; 4] = [Self::Qkv, Self::AttentionOutput, Self::Ffn, Self::FfnOutput];
 }
@@ -70,6 +78,8 @@ struct FusedWeightGrad {
     reached: usize,
     inputs: [Option<Parts>; 4],
     gradients: [Option<Parts>; 4],
+    /// Of each normalization, the sums that its backward passes left, in their order, and the groups of rows of one.
+    sums: [Option<(Parts, usize)>; 2],
 }
 
 /// Sizes of the four weights of a layer.
@@ -121,8 +131,18 @@ impl SharedLayerBackward {
             *parts = Some(tape.parts(count, tokens * k * dtype.bytes())?);
         }
         let gradients = [const { None }; 4];
-        let joined =
-            FusedWeightGrad { count, tokens, dtype, sizes, begun: 0, output: None, reached: 0, inputs, gradients };
+        let joined = FusedWeightGrad {
+            count,
+            tokens,
+            dtype,
+            sizes,
+            begun: 0,
+            output: None,
+            reached: 0,
+            inputs,
+            gradients,
+            sums: [const { None }; 2],
+        };
         Ok(Self { joined: Some(Arc::new(Mutex::new(joined))) })
     }
 
@@ -190,6 +210,27 @@ impl Place {
             none => none.insert(tape.parts(count, tokens * columns * dtype.bytes())?),
         };
         Ok(Tensor::over(parts.take(self.number), [tokens, columns], dtype))
+    }
+
+    /// Room for the sums that this application's backward pass of a normalization leaves: [2, `groups`, H].
+    pub(super) fn sums(&self, tape: &Tape<'_>, norm: Norm, groups: usize) -> Result<Tensor> {
+        let mut state = lock(&self.joined);
+        state.reached = state.reached.max(self.number + 1);
+        let (count, at, columns) = (state.count, state.reached - 1 - self.number, state.sizes[Weight::Qkv as usize].1);
+        let (parts, _) = match &mut state.sums[norm as usize] {
+            Some(parts) => parts,
+            none => none.insert((tape.parts(count, 2 * groups * columns * DType::F32.bytes())?, groups)),
+        };
+        Ok(Tensor::over(parts.take(at), [2, groups, columns], DType::F32))
+    }
+
+    /// The sums of all backward passes of a normalization: [passes, 2, groups, H]; `None` if they left none.
+    pub(super) fn whole_sums(&self, norm: Norm) -> Option<Tensor> {
+        let mut state = lock(&self.joined);
+        let (parts, groups) = state.sums[norm as usize].take()?;
+        let shape = [state.count, 2, groups, state.sizes[Weight::Qkv as usize].1];
+        let whole = Tensor::over(parts.into_whole().expect("each pass has dropped its own"), shape, DType::F32);
+        Some(whole.rows(0..state.reached).expect("no more than all"))
     }
 
     /// dY and X of `weight`, of all applications that backward has reached.

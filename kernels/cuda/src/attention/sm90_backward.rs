@@ -368,7 +368,8 @@ impl<P: Pair> Operands<P> {
     ///
     /// ptxas 12.9 and 13.0 take a fragment that only products in a loop read for dead after its product, so that all tiles
     /// but the first are multiplied by something else (seen on an H200: dq of D = 64 was wrong). A use behind the product
-    /// that would take the registers prevents it. `.ci/assemble.py` looks for such registers in the machine code.
+    /// that would take the registers prevents it. `.ci/assemble.py` looks for such registers in the machine code, and sees that
+    /// ptxas of CUDA 13.3 needs no such use (triton#9433); drivers have the ptxas of their own CUDA.
     fn keep(&self, k: &Entry, consumer: &Consumer<'_>, streamed: Reg<U32>) {
         k.if_(k.setp(Compare::Eq, streamed, u32::MAX), || self.load(k, consumer));
     }

@@ -16,10 +16,10 @@
 //!         mean = sum(v) / columns;  rstd = 1 / sqrt(sum((v - mean)²) / columns + eps);    // shuffles; across warps
 //!         y[row, ..] = gain * (v - mean) * rstd + bias;  stats[row] = (mean, rstd);       //   through shared memory
 //! }   }
-//! __global__ backward(s, stats, gain, dy, ds, dgain_partial, dbias_partial, rows, columns) {
+//! __global__ backward(s, stats, gain, dy, ds, copy, dgain_partial, dbias_partial, rows, columns) {
 //!     for (row ...) {
 //!         xhat = (s - mean) * rstd;  g = gain * dy;
-//!         ds[row, ..] = rstd * (g - sum(g) / columns - xhat * sum(g * xhat) / columns);
+//!         ds[row, ..] = rstd * (g - sum(g) / columns - xhat * sum(g * xhat) / columns);   // and copy[row, ..]
 //!         dgain[N][8] += dy * xhat;  dbias[N][8] += dy;                                   // in registers, row after row
 //!     }
 //!     dgain_partial[row group, ..] = dgain;  dbias_partial[row group, ..] = dbias;
@@ -38,12 +38,12 @@
 //!
 //! ```text
 //! forward     x, [residual], gain, bias, [s], y, stats, rows, columns, eps
-//! backward    s, stats, gain, dy, ds, dgain_partial, dbias_partial, rows, columns
+//! backward    s, stats, gain, dy, ds, [copy], dgain_partial, dbias_partial, rows, columns
 //! ```
 //!
 //! Limits: H ≤ 8192; T < 2³². Rows whose length is not a multiple of 8 are loaded and stored element by element.
 
-use crate::arguments::{Address, Load, all, arguments};
+use crate::arguments::{Address, Load, arguments};
 use crate::program::{Name, Pass, Program, storage_of};
 use kernels::DType;
 use ptx::{Compare, Entry, F32, Fold, Global, Launch, Param, Pred, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
@@ -66,6 +66,8 @@ pub struct LayerNorm {
     pub residual: bool,
     /// Forward: true if the sum is saved for backward.
     pub save_sum: bool,
+    /// Backward: true if ds is written twice.
+    pub copies: bool,
     /// Warps that share a row.
     pub warps: u32,
     /// Vectors of eight elements per lane.
@@ -81,8 +83,8 @@ impl LayerNorm {
     }
 
     /// Backward for rows of `columns` elements; `None` beyond [`MAX_COLUMNS`].
-    pub fn backward(dtype: DType, columns: usize) -> Option<Self> {
-        Self::sized(Pass::Backward, dtype, columns, 2)
+    pub fn backward(dtype: DType, copies: bool, columns: usize) -> Option<Self> {
+        Self::sized(Pass::Backward, dtype, columns, 2).map(|kernel| Self { copies, ..kernel })
     }
 
     /// Specialization with the fewest warps per row that hold it in at most `most` vectors per lane.
@@ -90,7 +92,8 @@ impl LayerNorm {
         let warps = columns.div_ceil(256 * most).next_power_of_two().max(1);
         let vectors = columns.div_ceil(256 * warps).max(1) as u32;
         let aligned = columns.is_multiple_of(8);
-        let kernel = Self { pass, dtype, residual: false, save_sum: false, warps: warps as u32, vectors, aligned };
+        let (residual, save_sum, copies, warps) = (false, false, false, warps as u32);
+        let kernel = Self { pass, dtype, residual, save_sum, copies, warps, vectors, aligned };
         (columns <= MAX_COLUMNS).then_some(kernel)
     }
 
@@ -103,7 +106,7 @@ impl LayerNorm {
                 for (residual, save_sum) in [(true, true), (true, false), (false, true), (false, false)] {
                     all.extend(Self::forward(dtype, residual, save_sum, columns));
                 }
-                all.extend(Self::backward(dtype, columns));
+                all.extend([false, true].into_iter().filter_map(|copies| Self::backward(dtype, copies, columns)));
             }
         }
         let mut seen = std::collections::HashSet::new();
@@ -114,7 +117,8 @@ impl LayerNorm {
     /// Name of the program for `sm`; the tile is rows x warps x vectors.
     pub fn name(&self, sm: Sm) -> Name {
         let tile = format!("{}x{}x{}", self.rows_at_once(), self.warps, self.vectors);
-        let words = [(self.residual, "residual"), (self.save_sum, "sum"), (!self.aligned, "unaligned")];
+        let words =
+            [(self.residual, "residual"), (self.save_sum, "sum"), (self.copies, "copy"), (!self.aligned, "unaligned")];
         let words: Vec<&str> = words.into_iter().filter(|(used, _)| *used).map(|(_, word)| word).collect();
         let variant = words.join("_");
         let parts = [self.dtype.name(), sm.name(), &tile, &variant];
@@ -213,7 +217,8 @@ impl LayerNorm {
     }
 
     fn write_backward(&self, k: &Entry) {
-        let params = BackwardArgs::declare(k, &all);
+        let params = BackwardArgs::declare(k, &|_| self.copies);
+        let copy = params.copy.load(k);
         let [s, stats, gain, dy, ds] =
             [&params.s, &params.stats, &params.gain, &params.dy, &params.ds].map(|param| param.load(k));
         let partial = [&params.dgain_partial, &params.dbias_partial].map(|param| param.load(k));
@@ -242,7 +247,10 @@ impl LayerNorm {
             k.comment("ds = rstd * (g - mean(g) - xhat * mean(g * xhat))");
             let minus = k.neg(mean_gx);
             let of = |g: Reg<F32>, xhat: Reg<F32>| k.mul(k.fma(xhat, minus, k.sub(g, mean_g)), rstd);
-            rows.store(ds, row, exists, &zip(g, xhat, of));
+            let values = zip(g, xhat, of);
+            for matrix in [Some(ds), copy].into_iter().flatten() {
+                rows.store(matrix, row, exists, &values);
+            }
         });
         k.comment("the sums of this group of rows");
         let yes = k.condition(true);
@@ -292,6 +300,8 @@ arguments! {
         dy: Address,
         /// [T, H]
         ds: Address,
+        /// [T, H] receives the same, if it is kept apart.
+        copy: Option<Address>,
         /// [groups, H] f32: sums over the rows of a group.
         dgain_partial: Address,
         /// [groups, H] f32

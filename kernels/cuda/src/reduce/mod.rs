@@ -7,9 +7,11 @@
 //! ```
 //!
 //! ```text
-//! __global__ __launch_bounds__(256) columns(x, out, rows, columns, pitch, rows_a_block) {     // 32 lanes x 8 warps
-//!     a lane has V neighboring columns (16 bytes);  warp w adds rows w, w + 8, ... of the block's rows in f32
-//!     shared[w][..] = sums; __syncthreads();  warp 0: out[blockIdx.y, ..] (+)= shared[0] + shared[1] + ... in order
+//! __global__ __launch_bounds__(256) columns(x, out, rows, .., matrices, stride, across) {           // 32 lanes x 8 warps
+//!     x += across * blockIdx.z                                                    // matrices with an out of their own
+//!     for (; matrices--; x += stride)                                             // and such with one, in order
+//!         a lane has V neighboring columns (16 bytes);  warp w adds rows w, w + 8, ... of the block's rows in f32
+//!         shared[w][..] = sums; __syncthreads();  warp 0: out[blockIdx.y, ..] (+)= shared[0] + shared[1] + ... in order
 //! }
 //!                  32·V columns
 //!            ┌────┬────┬───                       launch 1: blocks of rows -> partial [blocks of rows, columns] f32
@@ -44,7 +46,7 @@ const TOTAL_RUN: usize = 16_384;
 /// Elements that a thread adds in f32 before it adds the sum in f64.
 const F32_RUN: u32 = 16;
 
-/// Specialization of the column sums. Arguments: `x, out, rows, columns, pitch, rows_a_block` (pitch in elements).
+/// Specialization of the column sums ([`ColumnSumsArgs`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ColumnSums {
     /// Storage of x; out is f32.
@@ -112,6 +114,7 @@ impl ColumnSums {
         let (x, out) = (params.x.load(k), params.out.load(k));
         let [rows, columns, pitch, height] =
             [&params.rows, &params.columns, &params.pitch, &params.rows_a_block].map(|size| size.load(k));
+        let [matrices, stride, across] = [&params.matrices, &params.stride, &params.across].map(|size| size.load(k));
         let (storage, v) = (storage_of(self.dtype), self.vector);
         let partial = k.shared_array("partial", THREADS * v * 4, 16);
         let thread = k.special(Special::TidX);
@@ -122,40 +125,47 @@ impl ColumnSums {
         let block = k.special(Special::CtaidY);
         let (first, bytes) = (k.mul_lo(block, height), k.shl(pitch, storage.bytes().ilog2()));
         let end = k.min_u32(k.add(first, height), rows);
-        let x = k.index(x, column, storage.bytes());
+        let x =
+            k.index(k.index(x, k.mul_lo(k.special(Special::CtaidZ), across), storage.bytes()), column, storage.bytes());
+        let block = k.mad_lo(k.special(Special::CtaidZ), k.special(Special::NctaidY), block);
         let sums = k.registers::<F32>("sum", v as usize);
-        sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
-        k.comment("warp w adds rows w, w + 8, ...: four of them under way at a time");
-        k.for_(k.add(first, warp), end, 4 * WARPS, |row| {
-            let rows = [0, 1, 2, 3].map(|i| k.add(row, i * WARPS));
-            let loaded = rows.map(|row| {
-                let exists = k.and(within, k.lt(row, end));
-                let at = k.index(x, row, bytes).at(0);
-                if v > 1 {
-                    return k.load_numbers_if(storage, at, v, exists);
+        k.for_(0u32, matrices, 1u32, |matrix| {
+            let x = k.index(x, k.mul_lo(matrix, stride), storage.bytes());
+            sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
+            k.comment("warp w adds rows w, w + 8, ...: four of them under way at a time");
+            k.for_(k.add(first, warp), end, 4 * WARPS, |row| {
+                let rows = [0, 1, 2, 3].map(|i| k.add(row, i * WARPS));
+                let loaded = rows.map(|row| {
+                    let exists = k.and(within, k.lt(row, end));
+                    let at = k.index(x, row, bytes).at(0);
+                    if v > 1 {
+                        return k.load_numbers_if(storage, at, v, exists);
+                    }
+                    vec![k.load_number_if(storage, at, exists, Read::Mutable)]
+                });
+                for values in loaded {
+                    sums.iter().zip(values).for_each(|(&sum, value)| k.add_into(sum, sum, value));
                 }
-                vec![k.load_number_if(storage, at, exists, Read::Mutable)]
             });
-            for values in loaded {
-                sums.iter().zip(values).for_each(|(&sum, value)| k.add_into(sum, sum, value));
+            k.comment("the warps' sums in order");
+            for (i, &sum) in (0u32..).zip(&sums) {
+                let place = k.add(k.mad_lo(warp, 32 * v, lane), 32 * i);
+                k.st(k.index(partial, place, 4u32).at(0), [sum]);
             }
-        });
-        k.comment("the warps' sums in order");
-        for (i, &sum) in (0u32..).zip(&sums) {
-            let place = k.add(k.mad_lo(warp, 32 * v, lane), 32 * i);
-            k.st(k.index(partial, place, 4u32).at(0), [sum]);
-        }
-        k.bar_sync();
-        let column = k.add(k.mad_lo(lane, v, origin), warp);
-        k.if_(k.and(k.lt(warp, v), k.lt(column, columns)), || {
-            let from = k.index(partial, thread, 4u32);
-            let part = |warp: u32| k.ld::<F32, 1>(from.at((warp * 32 * v * 4) as i32))[0];
-            let mut total = (1..WARPS).fold(part(0), |sum, warp| k.add(sum, part(warp)));
-            let to = k.index(k.index(out, block, k.shl(columns, 2)), column, 4u32).at(0);
-            if self.accumulate {
-                total = k.add(k.load_elements(Storage::F32, to, 1, Read::Mutable)[0], total);
-            }
-            k.st(to, [total]);
+            k.bar_sync();
+            let column = k.add(k.mad_lo(lane, v, origin), warp);
+            k.if_(k.and(k.lt(warp, v), k.lt(column, columns)), || {
+                let from = k.index(partial, thread, 4u32);
+                let part = |warp: u32| k.ld::<F32, 1>(from.at((warp * 32 * v * 4) as i32))[0];
+                let mut total = (1..WARPS).fold(part(0), |sum, warp| k.add(sum, part(warp)));
+                let to = k.index(k.index(out, block, k.shl(columns, 2)), column, 4u32).at(0);
+                if self.accumulate {
+                    total = k.add(k.load_elements(Storage::F32, to, 1, Read::Mutable)[0], total);
+                }
+                k.st(to, [total]);
+            });
+            k.comment("before the next matrix");
+            k.bar_sync();
         });
     }
 }
@@ -169,7 +179,7 @@ pub enum Term {
     Square,
 }
 
-/// First launch of a total. Arguments: `x, partial, count`; partial is f64, one sum per block.
+/// First launch of a total, or the only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Total {
     /// Storage of x.
@@ -178,6 +188,8 @@ pub struct Total {
     pub term: Term,
     /// True if the elements are whole vectors of 16 bytes.
     pub aligned: bool,
+    /// True if one block adds all elements and writes what [`AddTotals::Scaled`] would.
+    pub scaled: bool,
 }
 
 /// Second launch of a total, one block.
@@ -232,8 +244,16 @@ pub struct RowSums {
 impl Total {
     /// Specialization for `count` elements.
     pub fn new(dtype: DType, term: Term, count: usize) -> Self {
-        Self { dtype, term, aligned: count.is_multiple_of(16 / dtype.bytes()) }
+        Self { dtype, term, aligned: count.is_multiple_of(16 / dtype.bytes()), scaled: false }
     }
+
+    /// Specialization for a list of losses, of any length up to [`Total::ONE_BLOCK`].
+    pub fn of_losses() -> Self {
+        Self { dtype: DType::F32, term: Term::Number, aligned: false, scaled: true }
+    }
+
+    /// Most elements that one block adds.
+    pub const ONE_BLOCK: usize = TOTAL_RUN;
 
     /// All specializations.
     pub fn all() -> Vec<Self> {
@@ -243,6 +263,7 @@ impl Total {
                 all.extend([8, 1].map(|count| Self::new(dtype, term, count)));
             }
         }
+        all.push(Self::of_losses());
         all
     }
 
@@ -250,7 +271,8 @@ impl Total {
     pub fn name(&self, sm: Sm) -> Name {
         let operation = if self.term == Term::Number { "reduce.sum" } else { "reduce.squares" };
         let tile = TOTAL_RUN.to_string();
-        let parts = [self.dtype.name(), sm.name(), &tile, "unaligned"];
+        let variant = if self.scaled { "scaled" } else { "unaligned" };
+        let parts = [self.dtype.name(), sm.name(), &tile, variant];
         Name::new(operation, &parts[..if self.aligned { 3 } else { 4 }])
     }
 
@@ -269,8 +291,9 @@ impl Total {
     }
 
     fn body(&self, k: &Entry) {
-        let params = TotalArgs::declare(k, &all);
+        let params = TotalArgs::declare(k, &|_| self.scaled);
         let (x, partial, count) = (params.x.load(k), params.partial.load(k), params.count.load(k));
+        let factor = params.factor.load(k);
         let storage = storage_of(self.dtype);
         let (v, thread, block) = (storage.vector(), k.special(Special::TidX), k.special(Special::CtaidX));
         let total = k.variable::<F64>("total", 0.0f64);
@@ -294,7 +317,10 @@ impl Total {
             }
             k.add_into(total, total, k.cvt_f64(sum));
         });
-        add_block(k, "tree", thread, total, |total| k.st(k.index(partial, block, 8u32).at(0), [total]));
+        add_block(k, "tree", thread, total, |total| match factor {
+            None => k.st(k.index(partial, block, 8u32).at(0), [total]),
+            Some(factor) => store_scaled(k, total, factor, partial),
+        });
     }
 }
 
@@ -324,10 +350,15 @@ impl AddTotals {
             });
             add_block(k, "tree", thread, total, |total| match factor {
                 None => clip(k, total, out),
-                Some(factor) => k.st(out.at(0), [k.cvt_f32_f64(k.mul(total, k.cvt_f64(factor)))]),
+                Some(factor) => store_scaled(k, total, factor, out),
             });
         })
     }
+}
+
+/// Stores total · factor in f32.
+fn store_scaled(k: &Entry, total: Reg<F64>, factor: Reg<F32>, out: Ptr<Global>) {
+    k.st(out.at(0), [k.cvt_f32_f64(k.mul(total, k.cvt_f64(factor)))]);
 }
 
 /// Writes the total and the scale of a [`ClipBlock`].
@@ -410,6 +441,12 @@ arguments! {
         pitch: usize,
         /// Rows that a block adds.
         rows_a_block: usize,
+        /// Matrices that are added to a row of `out`, in order; 1 if it is overwritten.
+        matrices: usize,
+        /// Elements from one of them to the next.
+        stride: usize,
+        /// Elements to the first matrix of the next third grid index, which has rows of `out` of its own.
+        across: usize,
     }
 }
 
@@ -418,10 +455,12 @@ arguments! {
     TotalArgs, declared as TotalParams {
         /// `[count]`
         x: Address,
-        /// `[blocks]` f64
+        /// `[blocks]` f64, or one f32 with a factor
         partial: Address,
         /// Elements of x.
         count: usize,
+        /// Factor of the total, where one block adds all.
+        factor: Option<f32>,
     }
 }
 

@@ -5,7 +5,7 @@ pub mod reference;
 mod tests;
 
 use crate::entry::*;
-use crate::reduce::simulate_column_sums;
+use crate::reduce::{simulate_column_sums, simulate_repeated_column_sums};
 use kernels::layernorm::{Backward, Forward, Spec, backward, backward_scratch_len, forward};
 use kernels::pool::Cpu;
 use kernels_cuda::layernorm::{BackwardArgs, ForwardArgs, LayerNorm};
@@ -22,13 +22,15 @@ fn ptx(sm: Sm) -> Vec<Program> {
 const SIZES: [(usize, usize); 8] =
     [(67, 312), (5, 768), (5, 744), (9, 1000), (7, 1288), (5, 2000), (2, 4000), (3, 4096)];
 
-/// Forward with the residual added, with the sum saved; backward has one variant.
-const KINDS: [(Pass, &str); 5] = [
+/// Forward with the residual added, with the sum saved; backward of one application, and of a layer that is applied twice, which
+/// writes ds twice and sums over both applications together.
+const KINDS: [(Pass, &str); 6] = [
     (Pass::Forward, ""),
     (Pass::Forward, "sum"),
     (Pass::Forward, "residual"),
     (Pass::Forward, "residual_sum"),
     (Pass::Backward, ""),
+    (Pass::Backward, "repeated"),
 ];
 
 fn cases() -> Vec<Case> {
@@ -50,6 +52,9 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
+    if let (Runner::Cpu(_) | Runner::Recording(_), true) = (runner, fused(case, "repeated")) {
+        return Outcome::Skipped { reason: "the processor sums over one application after another".to_string() };
+    }
     on_runner(case, runner, |on| match (on, case.dtype) {
         (On::Cpu(cpu), DType::F32) => check_of::<f32>(case, on, cpu.cpu()),
         (On::Cpu(cpu), DType::Bf16) => check_of::<bf16>(case, on, cpu.cpu()),
@@ -111,7 +116,7 @@ impl Normalize for GpuRunner<'_> {
         Ok(())
     }
     fn backward<X: Element>(&self, spec: &Spec, b: Backward<'_, X>) -> Result<(), String> {
-        let kernel = LayerNorm::backward(X::DTYPE, spec.columns).ok_or("rows are too long")?;
+        let kernel = LayerNorm::backward(X::DTYPE, false, spec.columns).ok_or("rows are too long")?;
         let (mut device, (launch, groups)) = (self.device(), launch(self, &kernel, spec));
         let partial = groups * spec.columns;
         let arguments = BackwardArgs {
@@ -120,6 +125,7 @@ impl Normalize for GpuRunner<'_> {
             gain: device.buffer("gain", b.gain),
             dy: device.buffer("dy", b.dy),
             ds: device.unwritten::<X>("ds", b.ds.len()),
+            copy: None,
             dgain_partial: device.unwritten::<f32>("dgain_partial", partial),
             dbias_partial: device.unwritten::<f32>("dbias_partial", partial),
             rows: spec.rows,
@@ -135,6 +141,47 @@ impl Normalize for GpuRunner<'_> {
         }
         Ok(())
     }
+}
+
+/// Backward of two applications with the same operands. Their gradients are the bits of one after the other.
+fn repeated<X: Element>(gpu: &GpuRunner<'_>, spec: &Spec, b: Backward<'_, X>) -> Result<(), String> {
+    let kernel = LayerNorm::backward(X::DTYPE, true, spec.columns).ok_or("rows are too long")?;
+    let (mut device, (launch, groups)) = (gpu.device(), launch(gpu, &kernel, spec));
+    let matrix = groups * spec.columns;
+    let partial = device.unwritten::<f32>("partial", 4 * matrix);
+    let [s, stats] = [device.buffer("s", b.s), device.buffer("stats", b.stats)];
+    let [gain, dy] = [device.buffer("gain", b.gain), device.buffer("dy", b.dy)];
+    let (rows, columns) = (spec.rows, spec.columns);
+    for application in [0, 1] {
+        let [ds, copy] = ["ds", "copy"].map(|name| device.unwritten::<X>(name, b.ds.len()));
+        let [dgain_partial, dbias_partial] = [0, 1].map(|i| partial.element((2 * application + i) * matrix, 4));
+        let arguments =
+            BackwardArgs { s, stats, gain, dy, ds, copy: Some(copy), dgain_partial, dbias_partial, rows, columns };
+        device.start(&kernel.program(gpu.sm()), launch, &arguments, Approximation::Device)?;
+        b.ds.copy_from_slice(&device.read(ds)?);
+        let copy = device.read::<X>(copy)?;
+        if let Some(i) = (0..copy.len()).find(|&i| copy[i].to_f32().to_bits() != b.ds[i].to_f32().to_bits()) {
+            return Err(format!("ds[{i}] is {}, its copy {}", b.ds[i].to_f32(), copy[i].to_f32()));
+        }
+    }
+    if launch.is_none() {
+        return Ok(());
+    }
+    let together = device.buffer("together", &[&*b.dgain, &*b.dbias].concat());
+    simulate_repeated_column_sums(&mut device, [2, groups, columns], partial, together)?;
+    let sums: Vec<f32> = device.read(together)?;
+    for (i, (out, sums)) in [b.dgain, b.dbias].into_iter().zip(sums.chunks_exact(columns)).enumerate() {
+        let alone = device.buffer("alone", out);
+        for application in [0, 1] {
+            let partial = partial.element((2 * application + i) * matrix, 4);
+            simulate_column_sums(&mut device, DType::F32, (groups, columns, columns), partial, alone)?;
+        }
+        out.copy_from_slice(sums);
+        if device.read::<u32>(alone)?.iter().zip(&*out).any(|(alone, together)| *alone != together.to_bits()) {
+            return Err("sums over both applications differ from those of one after the other".to_string());
+        }
+    }
+    Ok(())
 }
 
 fn check_of<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> Result<f64, String> {
@@ -205,7 +252,16 @@ fn check_backward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> 
         dgain: &mut dgain[..],
         dbias: &mut dbias[..],
     };
-    by.backward(&spec, operands)?;
+    let applications = match on {
+        On::Gpu(gpu) if fused(case, "repeated") => {
+            repeated(gpu, &spec, operands)?;
+            2
+        }
+        _ => {
+            by.backward(&spec, operands)?;
+            1
+        }
+    };
     ds.intact().and(dgain.intact()).and(dbias.intact())?;
     if on.records(|| vec![Output::new("ds", &ds), Output::new("dgain", &dgain), Output::new("dbias", &dbias)]) {
         return Ok(0.0);
@@ -217,8 +273,9 @@ fn check_backward<X: Element>(case: &Case, on: &On<'_>, by: &impl Normalize) -> 
     for (what, got, naive, exact) in
         [("dgain", &dgain, naive.dgain, exact.dgain), ("dbias", &dbias, naive.dbias, exact.dbias)]
     {
-        let naive: Vec<f32> = before.iter().zip(naive).map(|(b, n)| b + n).collect();
-        let exact: Vec<f64> = before.iter().zip(exact).map(|(&b, e)| f64::from(b) + e).collect();
+        let naive: Vec<f32> = before.iter().zip(naive).map(|(&b, n)| (0..applications).fold(b, |b, _| b + n)).collect();
+        let times = f64::from(applications);
+        let exact: Vec<f64> = before.iter().zip(exact).map(|(&b, e)| f64::from(b) + times * e).collect();
         worst = worst.max(on.within(what, got, &naive, &exact)?);
     }
     Ok(worst)

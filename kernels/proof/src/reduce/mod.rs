@@ -12,6 +12,7 @@ use kernels_cuda::arguments::Address;
 use kernels_cuda::reduce::{
     AddTotals, AddTotalsArgs, ClipBlock, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs,
 };
+use ptx::Launch;
 
 /// Sums.
 pub const OPERATION: Operation = Operation { name: "reduce", cases, cost, check, ptx };
@@ -108,7 +109,7 @@ impl Reduce for GpuRunner<'_> {
         let Some(launch) = kernel.launch(x.len()) else { return Ok(0.0) };
         let (mut device, parts) = (self.device(), launch.grid[0] as usize);
         let partial = device.unwritten::<f64>("partial", parts);
-        let arguments = TotalArgs { x: device.buffer("x", x), partial, count: x.len() };
+        let arguments = TotalArgs { x: device.buffer("x", x), partial, count: x.len(), factor: None };
         device.start(&kernel.program(self.sm()), Some(launch), &arguments, Approximation::Device)?;
         const LIMIT: f64 = 2.5;
         let (scaled, block) = (device.unwritten::<f32>("out", 1), device.buffer("block", &ClipBlock::words(LIMIT)));
@@ -120,6 +121,15 @@ impl Reduce for GpuRunner<'_> {
         let whole = ClipBlock::total([block[0], block[1]]);
         if scaled.to_bits() != ((whole * 0.25) as f32).to_bits() {
             return Err(format!("a quarter of {whole:e} is {scaled:e}"));
+        }
+        if X::DTYPE == DType::F32 && term == Term::Number && x.len() <= Total::ONE_BLOCK {
+            let (kernel, out) = (Total::of_losses(), device.unwritten::<f32>("alone", 1));
+            let arguments = TotalArgs { x: device.buffer("x", x), partial: out, count: x.len(), factor: Some(0.25) };
+            device.start(&kernel.program(self.sm()), kernel.launch(x.len()), &arguments, Approximation::Device)?;
+            let alone = device.read::<f32>(out)?[0];
+            if alone.to_bits() != scaled.to_bits() {
+                return Err(format!("one block has {alone:e}, two launches {scaled:e}"));
+            }
         }
         let norm = whole.sqrt();
         let wanted = if norm > LIMIT { (LIMIT / norm) as f32 } else { 1.0 };
@@ -162,7 +172,9 @@ pub(crate) fn simulate_column_sums(
     let mut run = |(dtype, accumulate), (x, out), rows, pitch, in_one| {
         let kernel = ColumnSums::new(dtype, accumulate, columns, pitch);
         let Some(found) = kernel.launch(rows, columns, in_one) else { return Ok(()) };
-        let arguments = ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block: found.rows_a_block };
+        let rows_a_block = found.rows_a_block;
+        let arguments =
+            ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block, matrices: 1, stride: 0, across: 0 };
         device.start(&kernel.program(device.sm()), Some(found.launch), &arguments, Approximation::Device)
     };
     if blocks == 1 {
@@ -170,6 +182,33 @@ pub(crate) fn simulate_column_sums(
     }
     run((dtype, false), (x, partial), rows, pitch, false)?;
     run((DType::F32, true), (partial, out), blocks, columns, true)
+}
+
+/// out[i] += the column sums of the matrices x[.., i] [matrices, 2, rows, columns], one after another; out [2, columns].
+pub(crate) fn simulate_repeated_column_sums(
+    device: &mut Device<'_>,
+    [matrices, rows, columns]: [usize; 3],
+    x: Address,
+    out: Address,
+) -> Result<(), String> {
+    let [parts, whole] = [false, true].map(|accumulate| ColumnSums::new(DType::F32, accumulate, columns, columns));
+    let Some(first) = parts.launch(rows, columns, false) else { return Ok(()) };
+    let (mut x, mut rows) = (x, rows);
+    if first.row_blocks > 1 {
+        let partial = device.unwritten::<f32>("partial", 2 * matrices * first.row_blocks * columns);
+        let launch = Launch { grid: [first.launch.grid[0], first.launch.grid[1], 2 * matrices as u32], ..first.launch };
+        let (rows_a_block, across) = (first.rows_a_block, rows * columns);
+        let (matrices, stride) = (1, 0);
+        let arguments =
+            ColumnSumsArgs { x, out: partial, rows, columns, pitch: columns, rows_a_block, matrices, stride, across };
+        device.start(&parts.program(device.sm()), Some(launch), &arguments, Approximation::Device)?;
+        (x, rows) = (partial, first.row_blocks);
+    }
+    let found = whole.launch(rows, columns, true).expect("there are columns");
+    let launch = Launch { grid: [found.launch.grid[0], 1, 2], ..found.launch };
+    let (rows_a_block, stride, across) = (found.rows_a_block, 2 * rows * columns, rows * columns);
+    let arguments = ColumnSumsArgs { x, out, rows, columns, pitch: columns, rows_a_block, matrices, stride, across };
+    device.start(&whole.program(device.sm()), Some(launch), &arguments, Approximation::Device)
 }
 
 fn check_of<X: Element>(case: &Case, on: &On<'_>, by: &impl Reduce) -> Result<f64, String> {
