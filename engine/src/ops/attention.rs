@@ -281,10 +281,13 @@ impl OnGpu<'_> {
     }
 
     /// The gradients of one side, by the kernel that serves.
-    fn gradients(&self, side: Side, dout: Address, arguments: AttentionArgs) -> Result<()> {
+    fn gradients(&self, side: Side, [out, dout]: [Address; 2], arguments: AttentionArgs) -> Result<()> {
         let Self { gpu, spec, sequences, .. } = self;
         match self.hopper_backward(side, dout) {
             Some((kernel, maps)) => {
+                // The kernel of the queries computes δ from them.
+                let rows = |matrix| (side == Side::Queries).then_some(matrix);
+                let arguments = AttentionArgs { out: rows(out), dout: rows(dout), ..arguments };
                 let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
                 gpu.run(&kernel, launch, &arguments.with_maps_and_dout(maps))
             }
@@ -305,21 +308,22 @@ impl OnGpu<'_> {
 
     fn backward(&self, out: &Tensor, lse: &Tensor, dout: &Tensor, dqkv: &mut Tensor, delta: &mut Tensor) -> Result<()> {
         let (h, heads, head_size) = (self.spec.hidden(), self.spec.heads, self.spec.head_size);
-        let (tokens, kernel) = (self.sequences.tokens, self.kernel(Step::Delta)?);
-        let dout_at = dout.address();
-        let [out, dout, lse] = [out.address(), dout_at, lse.address()];
-        let delta = delta.address_mut();
-        let arguments = DeltaArgs { out, dout, delta, rows: tokens * heads, head_size };
-        self.gpu.run(&kernel, Flash::delta_launch(tokens, heads), &arguments)?;
+        let [out, dout, lse] = [out, dout, lse].map(Tensor::address);
+        let (tokens, delta, short) = (self.sequences.tokens, delta.address_mut(), self.hopper_short(dout));
+        if short.is_some() || self.hopper_backward(Side::Queries, dout).is_none() {
+            let (kernel, rows) = (self.kernel(Step::Delta)?, tokens * heads);
+            let arguments = DeltaArgs { out, dout, delta, rows, head_size };
+            self.gpu.run(&kernel, Flash::delta_launch(tokens, heads), &arguments)?;
+        }
         let [dq, dk, dv] = [0, h, 2 * h].map(|start| Some(dqkv.address_mut().element(start, dqkv.dtype().bytes())));
         let arguments = AttentionArgs::backward(&self.shape(), lse, delta, 3 * h);
-        if let Some((kernel, maps)) = self.hopper_short(dout_at) {
+        if let Some((kernel, maps)) = short {
             let (count, multiprocessors) = (self.sequences.count(), self.gpu.info().multiprocessors as usize);
             let arguments = AttentionArgs { dq, dk, dv, sequences: Some(count), ..arguments.with_maps_and_dout(maps) };
             return self.gpu.run(&kernel, kernel.launch(count, heads, multiprocessors), &arguments);
         }
-        self.gradients(Side::Queries, dout_at, AttentionArgs { dq, ..arguments })?;
-        self.gradients(Side::Keys, dout_at, AttentionArgs { dk, dv, ..arguments })
+        self.gradients(Side::Queries, [out, dout], AttentionArgs { dq, ..arguments })?;
+        self.gradients(Side::Keys, [out, dout], AttentionArgs { dk, dv, ..arguments })
     }
 }
 

@@ -14,7 +14,7 @@ arguments! {
         k: Option<Address>,
         /// v, without tensor maps
         v: Option<Address>,
-        /// [T, H], in backward without tensor maps
+        /// [T, H], in backward without tensor maps, and where δ is computed
         dout: Option<Address>,
         /// Tensor map of q.
         map_q: Option<TensorMap>,
@@ -28,11 +28,11 @@ arguments! {
         cu_seqlens: Address,
         /// `[B]` u32: tokens of each sequence that are keys.
         keys: Address,
-        /// [T, H], in forward
+        /// [T, H], in forward, and where δ is computed
         out: Option<Address>,
         /// [T, A] f32
         lse: Address,
-        /// [T, A] f32, in backward
+        /// [T, A] f32, in backward: read, or written where it is computed
         delta: Option<Address>,
         /// Rows `gradient_ld` elements apart.
         dq: Option<Address>,
@@ -107,7 +107,7 @@ impl AttentionArgs {
         Self { out: Some(out), ..Self::new(shape, lse) }
     }
 
-    /// Arguments of the backward pass, which reads `lse` and `delta`; gradients have rows `gradient_ld` elements apart.
+    /// Arguments of the backward pass, which reads `lse` and reads or writes `delta`; gradients have rows `gradient_ld` elements apart.
     pub fn backward(shape: &Shape, lse: Address, delta: Address, gradient_ld: usize) -> Self {
         Self { delta: Some(delta), gradient_ld: Some(gradient_ld), ..Self::new(shape, lse) }
     }
@@ -135,6 +135,8 @@ pub(super) struct Parameters {
     pub maps: bool,
     /// dout, δ and gradient_ld instead of out.
     pub backward: bool,
+    /// True if the kernel computes δ, from out and dout.
+    pub computes_delta: bool,
     pub dq: bool,
     /// dk and dv.
     pub dk: bool,
@@ -147,10 +149,10 @@ impl Parameters {
     pub(super) fn has(self, name: &str) -> bool {
         match name {
             "q" | "k" | "v" => !self.maps,
-            "dout" => !self.maps && self.backward,
+            "dout" => self.backward && (!self.maps || self.computes_delta),
             "map_q" | "map_k" | "map_v" => self.maps,
             "map_dout" => self.maps && self.backward,
-            "out" => !self.backward,
+            "out" => !self.backward || self.computes_delta,
             "delta" | "gradient_ld" => self.backward,
             "dq" => self.dq,
             "dk" | "dv" => self.dk,

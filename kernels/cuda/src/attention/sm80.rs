@@ -124,7 +124,15 @@ impl Flash {
     /// Parameters of a kernel other than [`Step::Delta`].
     pub(super) fn parameters(&self) -> Parameters {
         let (dq, dk) = (self.step == Step::Queries, self.step == Step::Keys);
-        Parameters { maps: false, backward: dq || dk, dq, dk, dropout: self.dropout, sequences: false }
+        Parameters {
+            maps: false,
+            backward: dq || dk,
+            computes_delta: false,
+            dq,
+            dk,
+            dropout: self.dropout,
+            sequences: false,
+        }
     }
 
     /// A tile of 64 rows in shared memory.

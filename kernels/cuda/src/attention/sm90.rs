@@ -130,7 +130,15 @@ impl HopperFlash {
 impl hopper::Body for HopperFlash {
     fn write<P: Pair>(&self, k: &Entry) {
         let (dq, dk) = (false, false);
-        let own = Parameters { maps: true, backward: false, dq, dk, dropout: self.dropout, sequences: false };
+        let own = Parameters {
+            maps: true,
+            backward: false,
+            computes_delta: false,
+            dq,
+            dk,
+            dropout: self.dropout,
+            sequences: false,
+        };
         let params = AttentionArgs::declare(k, &|name| own.has(name));
         let maps = [&params.map_q, &params.map_k, &params.map_v].map(required);
         let inputs = InputParams::new(&params);

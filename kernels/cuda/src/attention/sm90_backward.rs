@@ -5,7 +5,7 @@
 //! dq = scale · dS k              dk = scale · dSᵀ q                  dv = (P ∘ M)ᵀ dout             (see [`kernels::attention`])
 //! ```
 //!
-//! Two kernels run after the δ kernel of `sm80_backward`; each is the only writer of its outputs:
+//! Two kernels, each the only writer of its outputs: `queries` first, which computes δ as well, then `keys`.
 //!
 //! ```text
 //! __global__ keys(map_q, map_k, map_v, map_dout, cu_seqlens, keys, lse, delta, dk, dv, [mask],               // 384 threads
@@ -27,6 +27,7 @@
 //!         rows that are not keys = 0;  dk *= scale;  store dk and dv through the tiles of k and v
 //! }   }
 //! __global__ queries(…, dq, …)     the same with q and dout resident, k and v streamed:  s = q kᵀ, dp = dout vᵀ, dq += ds k
+//!                                  before: δ of the consumer's rows, from out and dout in device memory, while TMA copies
 //! ```
 //!
 //! A consumer's resident rows are the rows of its gradient accumulators. So P and dS (queries: dS) are rounded in place and
@@ -52,7 +53,8 @@
 //! gradients together. In the third variant the blocks of a sequence run one after another. Computing the scores twice
 //! avoids both.
 //!
-//! Cost: 14·S·D FLOP a query and head; 13·D elements of device memory traffic a token and head, δ included.
+//! Cost: 14·S·D FLOP a query and head; 12·D elements of device memory traffic a token and head, out for δ
+//! included; dout for δ comes from a cache.
 //! Register budget: that of `gemm::sm90`.
 //! Source: FlashAttention-3 (Shah et al. 2024) for the roles; the transposed scores are FlashAttention-2's (Dao 2023).
 //!
@@ -61,7 +63,7 @@
 
 use super::{
     arguments::{AttentionArgs, Parameters},
-    sm80::{Flash, MASK_BYTES, Step, TILE},
+    sm80::{DELTA_LANES, Flash, MASK_BYTES, Step, TILE},
     sm80_backward::QueryMask,
     sm90_pipeline::{self as pipeline, CONSUMERS, Producer, RESIDENT, STAGES, SharedLayout, SharedMemory},
     sm90_scores::{self as scores, QueryRow, ROW_BYTES},
@@ -73,8 +75,8 @@ use crate::{
     program::{Name, Program},
 };
 use ptx::{
-    Barrier, BytesParam, Compare, Entry, F32, Global, Launch, Major, Pair, Param, PointerParam, Ptr, Reg, Shared, Sm,
-    Special, Storage, TensorMap, TensorMapError, U32, U64,
+    Barrier, BytesParam, Compare, Entry, F32, Fold, Global, Launch, Major, Pair, Param, PointerParam, Ptr, Read, Reg,
+    Shared, Sm, Special, Storage, TensorMap, TensorMapError, U32, U64,
 };
 
 /// Warps of the producer's warpgroup that load lse and δ, one query per lane.
@@ -227,6 +229,8 @@ impl hopper::Body for HopperBackward {
 struct Arguments {
     maps: [BytesParam; 4],
     inputs: InputParams,
+    /// out and dout, where δ is computed.
+    rows: Option<[PointerParam; 2]>,
     lse: PointerParam,
     delta: PointerParam,
     gradients: Vec<PointerParam>,
@@ -239,7 +243,8 @@ struct Arguments {
 impl Arguments {
     fn declare(k: &Entry, kernel: &HopperBackward) -> Self {
         let (dq, dk) = (kernel.side == Side::Queries, kernel.side == Side::Keys);
-        let own = Parameters { maps: true, backward: true, dq, dk, dropout: kernel.dropout, sequences: false };
+        let (computes_delta, dropout) = (dq, kernel.dropout);
+        let own = Parameters { maps: true, backward: true, computes_delta, dq, dk, dropout, sequences: false };
         let params = AttentionArgs::declare(k, &|name| own.has(name));
         let (inputs, mask) = (InputParams::new(&params), SoftmaxMask::new(&params));
         let sizes = inputs.sizes(k);
@@ -247,6 +252,7 @@ impl Arguments {
         Self {
             maps: maps.map(|map| required(map).clone()),
             inputs,
+            rows: params.out.zip(params.dout).map(|(out, dout)| [out, dout]),
             lse: params.lse,
             delta: required(&params.delta).clone(),
             gradients: [params.dq, params.dk, params.dv].into_iter().flatten().collect(),
@@ -443,21 +449,19 @@ impl Consumer<'_> {
     fn queries<P: Pair>(&self, k: &Entry, arguments: &Arguments) -> Vec<Vec<Reg<F32>>> {
         let Self { ref warp, sequence, .. } = *self;
         let layout = Layout::new(self.kernel.head_size);
+        let rows = warp.rows(k, self.first);
+        let last = k.sub(sequence.length, 1u32);
+        let tokens = rows.map(|row| k.add(sequence.start, k.min_u32(row, last)));
+        let delta = self.delta(k, arguments, rows, tokens);
+        let lse = pointer(k, &arguments.lse);
+        let minus_lse = tokens.map(|token| {
+            let [lse] = k.ld::<F32, 1>(k.index(lse, k.mad_lo(token, sequence.heads, sequence.head), 4u32).at(0));
+            k.mul(lse, -std::f32::consts::LOG2_E)
+        });
         let operands = Operands::new(k, self);
         let dq = self.sums(k, "dq");
         let scores = ["score", "dp"].map(|name| k.registers::<F32>(name, (TILE / 2) as usize));
         let [s, dp] = &scores;
-        let rows = warp.rows(k, self.first);
-        let last = k.sub(sequence.length, 1u32);
-        let of_rows = |param| {
-            let vector = pointer(k, param);
-            rows.map(|row| {
-                let token = k.add(sequence.start, k.min_u32(row, last));
-                k.ld::<F32, 1>(k.index(vector, k.mad_lo(token, sequence.heads, sequence.head), 4u32).at(0))[0]
-            })
-        };
-        let minus_lse = of_rows(&arguments.lse).map(|lse| k.mul(lse, -std::f32::consts::LOG2_E));
-        let delta = of_rows(&arguments.delta);
         let factor = k.mul(arguments.scale(k), std::f32::consts::LOG2_E);
         let mask = arguments.mask.load(k, sequence, rows);
         self.each_tile(k, |tile, key, stage| {
@@ -482,6 +486,35 @@ impl Consumer<'_> {
             operands.keep(k, self, tile);
         });
         vec![dq]
+    }
+
+    /// Computes δ of this lane's two rows and stores it for the kernel of the keys. Four lanes have a row; each adds up the columns of
+    /// two of the eight lanes of the δ kernel of `sm80_backward`, in its order: the same bits.
+    fn delta(&self, k: &Entry, arguments: &Arguments, rows: [Reg<U32>; 2], tokens: [Reg<U32>; 2]) -> [Reg<F32>; 2] {
+        let Self { kernel: HopperBackward { storage, head_size, .. }, ref warp, sequence, .. } = *self;
+        let matrices = arguments.rows.as_ref().expect("declared for the queries");
+        let [out, dout] = matrices.each_ref().map(|matrix| pointer(k, matrix));
+        let delta = pointer(k, &arguments.delta);
+        let hidden = k.mul_lo(sequence.heads, head_size);
+        let own = k.mad_lo(warp.pair, 8, sequence.column);
+        let leads = k.setp(Compare::Eq, warp.pair, 0u32);
+        [0, 1].map(|i| {
+            let first = k.mad_lo(tokens[i], hidden, own);
+            let [low, high] = [0, 8 * DELTA_LANES / 2].map(|column| {
+                (column..head_size).step_by(8 * DELTA_LANES as usize).fold(k.mov(0.0f32), |sum, column| {
+                    let load = |matrix| {
+                        let at = k.index(matrix, first, storage.bytes()).at((column * storage.bytes()) as i32);
+                        k.load_elements(storage, at, 8, Read::Once)
+                    };
+                    load(out).into_iter().zip(load(dout)).fold(sum, |sum, (x, y)| k.fma(x, y, sum))
+                })
+            });
+            let sum = k.fold_lanes(k.add(low, high), DELTA_LANES / 2, Fold::Sum);
+            let writes = k.and(leads, k.lt(rows[i], sequence.length));
+            let place = k.index(delta, k.mad_lo(tokens[i], sequence.heads, sequence.head), 4u32);
+            k.when(writes, || k.st(place.at(0), [sum]));
+            sum
+        })
     }
 
     /// Computes dk, without the score scale, and dv of this warpgroup's keys.

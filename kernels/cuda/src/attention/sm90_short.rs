@@ -33,7 +33,7 @@
 //! transposed. A block processes several sequences; the loads of the next one overlap the products of the current one.
 //!
 //! Cost: 10·S·D FLOP a query and head, one exponential a score; 7·D elements of device memory traffic a token and head, 9·D
-//! with δ. [`sm90_backward`](super::sm90_backward) takes 14·S·D and 13·D. Bound by memory: 128 tokens take 5140 cycles of a
+//! with δ. [`sm90_backward`](super::sm90_backward) takes 14·S·D and 12·D. Bound by memory: 128 tokens take 5140 cycles of a
 //! multiprocessor for the bytes (without δ), 2560 for the products. Register budget: that of `gemm::sm90`.
 //!
 //! Limits: D of 64, sequences of up to 128 tokens, rows of whole 16-byte chunks ([`HopperShort::new`]). 128 rows are always
@@ -194,7 +194,15 @@ struct Arguments {
 impl Arguments {
     fn declare(k: &Entry, kernel: &HopperShort) -> Self {
         let (dq, dk) = (true, true);
-        let own = Parameters { maps: true, backward: true, dq, dk, dropout: kernel.dropout, sequences: true };
+        let own = Parameters {
+            maps: true,
+            backward: true,
+            computes_delta: false,
+            dq,
+            dk,
+            dropout: kernel.dropout,
+            sequences: true,
+        };
         let params = AttentionArgs::declare(k, &|name| own.has(name));
         let (inputs, mask) = (InputParams::new(&params), SoftmaxMask::new(&params));
         let sizes = inputs.sizes(k);

@@ -129,9 +129,12 @@ impl<X: Pod> Simulation<'_, X> {
         let mut device = gpu.device();
         let [out, dout] = [("out", out), ("dout", dout)].map(|(name, matrix)| device.buffer(name, matrix));
         let (lse, delta) = (device.buffer("lse", lse), device.unwritten::<f32>("delta", rows));
-        let arguments = DeltaArgs { out, dout, delta, rows, head_size };
-        let (step, launch) = (self.kernel(Step::Delta)?, Flash::delta_launch(self.tokens(), heads));
-        device.start(&step.program(gpu.sm()), launch, &arguments, Approximation::Device)?;
+        // Hopper's kernel of the queries computes δ itself.
+        if self.short(gpu.sm()).is_some() || self.hopper_backward(gpu.sm(), Side::Queries).is_none() {
+            let arguments = DeltaArgs { out, dout, delta, rows, head_size };
+            let (step, launch) = (self.kernel(Step::Delta)?, Flash::delta_launch(self.tokens(), heads));
+            device.start(&step.program(gpu.sm()), launch, &arguments, Approximation::Device)?;
+        }
         let outputs = ["dq", "dk", "dv"].map(|name| device.unwritten::<X>(name, gradients[0].len()));
         let (parts, shape) = (self.parts(&mut device), self.shape(&mut device));
         let [q, k, v] = parts.map(|part| part.0);
@@ -153,6 +156,8 @@ impl<X: Pod> Simulation<'_, X> {
                 if let Some(kernel) = self.hopper_backward(gpu.sm(), side) {
                     let maps = kernel.maps(matrices, self.tokens(), hidden, self.ld);
                     let arguments = arguments.with_maps_and_dout(maps.map_err(|error| error.to_string())?);
+                    let rows = |matrix| (side == Side::Queries).then_some(matrix);
+                    let arguments = AttentionArgs { out: rows(out), dout: rows(dout), ..arguments };
                     let launch = kernel.launch(sequences, self.longest(), heads);
                     device.start(&kernel.program(), launch, &arguments, Approximation::Device)?;
                 } else {
