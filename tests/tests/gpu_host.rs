@@ -18,7 +18,7 @@ use albert_tests::{
     program::run,
     run_folder::World,
 };
-use engine::{Cpu, Device, Isa};
+use engine::{Cpu, Device, Isa, ParamBuilder, Workspace};
 use std::{fs, path::Path, sync::atomic::AtomicBool};
 
 #[path = "../fake/cuda_counts.rs"]
@@ -143,6 +143,26 @@ fn measure(world: &World, fake: &Fake, (sequences, length): (usize, usize), most
     .collect()
 }
 
+/// What is read later is what was uploaded, through more slots than there are at once, of many sizes, and past the largest.
+fn copies_are_whole() {
+    let device = Device::named("cuda", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
+    let params = ParamBuilder::new().build(device.processor(), 0).unwrap();
+    let mut workspace = Workspace::new(device);
+    let tape = workspace.infer(&params, None);
+    let input =
+        |count: usize, first: u32| -> Vec<u32> { (0..count as u32).map(|i| first ^ i.rotate_left(7)).collect() };
+    let sizes = [1, 70_000, 3, 20_000, 16_384, 5_000_000, 40_000, 2, 1, 1, 70_001, 9, 10, 11];
+    let mut readings = Vec::new();
+    for (i, &count) in sizes.iter().enumerate() {
+        let reading = |first| tape.input([count], &input(count, first)).unwrap().value().read_later::<u32>().unwrap();
+        drop(reading(1));
+        readings.push(reading(i as u32));
+    }
+    for (i, reading) in readings.into_iter().enumerate().rev() {
+        assert!(reading.wait().unwrap() == input(sizes[i], i as u32), "{} numbers", sizes[i]);
+    }
+}
+
 #[test]
 fn a_step_on_a_gpu_costs_the_host_few_calls() {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/data/public_domain.txt")).unwrap();
@@ -151,6 +171,7 @@ fn a_step_on_a_gpu_costs_the_host_few_calls() {
     let [text, tokenizer, data] = ["text.txt", "tokenizer.json", "data"].map(|name| world.text_path(name));
     run(&format!("tokenizer train {text} --vocab-size 1000 -o {tokenizer}")).succeeds();
     run(&format!("data build {text} --tokenizer {tokenizer} -o {data}")).succeeds();
+    copies_are_whole();
     let (launches, uploads, reads, waits, maps, allocations, between) = (261.0, 1.0, 0.0, 0.0, 360.0, 1000.0, 0.4);
     let small = Limits { launches, uploads, reads, waits, maps, allocations, between };
     let large = Limits { launches: 270.0, allocations: 1800.0, ..small };

@@ -26,8 +26,9 @@ fn too_many(count: usize) -> DriverError {
 #[derive(Debug)]
 pub struct CudaDriver {
     info: GpuInfo,
-    session: CudaSession,
+    // Freed before the context.
     pinned: Pinned,
+    session: CudaSession,
 }
 
 /// Finds the library and the devices: how many there are.
@@ -77,7 +78,7 @@ impl CudaDriver {
             driver: (version.unsigned_abs() / 1000, version.unsigned_abs() % 1000 / 10),
         };
         let stream = context.default_stream();
-        Ok(Self { info, session: CudaSession::new(context, stream), pinned: Pinned::default() })
+        Ok(Self { info, pinned: Pinned::default(), session: CudaSession::new(context, stream) })
     }
 }
 

@@ -56,9 +56,16 @@ impl Slot {
     }
 
     /// Notes the end of the copy that was just started on `stream`.
-    fn record(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+    fn recorded(self, stream: sys::CUstream) -> Result<Self, DriverError> {
         // SAFETY: event and stream are alive and of one context.
-        unsafe { result::event::record(self.event, stream) }.map_err(failed("cuEventRecord"))
+        match unsafe { result::event::record(self.event, stream) } {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                // Nothing says when the copy is done, so that the memory is never freed.
+                std::mem::forget(self);
+                Err(failed("cuEventRecord")(error))
+            }
+        }
     }
 
     /// True if its copy is done.
@@ -79,7 +86,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // The copy may be under way, if another call has failed since; an error here has no remedy.
+        // The copy may be under way; an error here has no remedy.
         let _ = self.wait();
         // SAFETY: both were made by `new`; the copy is done, so that nothing uses them any more.
         let _ = unsafe { (result::event::destroy(self.event), result::free_host(self.memory.as_ptr().cast())) };
@@ -127,8 +134,7 @@ impl Pinned {
             result::memcpy_htod_async(target.0, bytes, stream)
         }
         .map_err(failed("cuMemcpyHtoDAsync"))?;
-        slot.record(stream)?;
-        uploads.push_back(slot);
+        uploads.push_back(slot.recorded(stream)?);
         Ok(())
     }
 
@@ -148,7 +154,7 @@ impl Pinned {
         unsafe { sys::cuMemcpyDtoHAsync_v2(slot.memory.as_ptr().cast(), source.0, bytes, stream) }
             .result()
             .map_err(failed("cuMemcpyDtoHAsync"))?;
-        slot.record(stream)?;
+        let slot = slot.recorded(stream)?;
         let place = reads.begun.iter().position(Option::is_none).unwrap_or(reads.begun.len());
         if place == reads.begun.len() {
             reads.begun.push(None);
