@@ -117,19 +117,20 @@ impl Reduce for GpuRunner<'_> {
             let arguments = AddTotalsArgs { partial, out, count: parts, factor };
             device.start(&kernel.program(self.sm()), Some(kernel.launch()), &arguments, Approximation::Device)?;
         }
+        let one_block = X::DTYPE == DType::F32 && term == Term::Number && x.len() <= Total::ONE_BLOCK;
+        let alone = device.unwritten::<f32>("alone", usize::from(one_block));
+        if one_block {
+            let arguments = TotalArgs { x: device.buffer("x", x), partial: alone, count: x.len(), factor: Some(0.25) };
+            let kernel = Total::of_losses();
+            device.start(&kernel.program(self.sm()), kernel.launch(x.len()), &arguments, Approximation::Device)?;
+        }
         let (scaled, block) = (device.read::<f32>(scaled)?[0], device.read::<u32>(block)?);
         let whole = ClipBlock::total([block[0], block[1]]);
         if scaled.to_bits() != ((whole * 0.25) as f32).to_bits() {
             return Err(format!("a quarter of {whole:e} is {scaled:e}"));
         }
-        if X::DTYPE == DType::F32 && term == Term::Number && x.len() <= Total::ONE_BLOCK {
-            let (kernel, out) = (Total::of_losses(), device.unwritten::<f32>("alone", 1));
-            let arguments = TotalArgs { x: device.buffer("x", x), partial: out, count: x.len(), factor: Some(0.25) };
-            device.start(&kernel.program(self.sm()), kernel.launch(x.len()), &arguments, Approximation::Device)?;
-            let alone = device.read::<f32>(out)?[0];
-            if alone.to_bits() != scaled.to_bits() {
-                return Err(format!("one block has {alone:e}, two launches {scaled:e}"));
-            }
+        if let Some(alone) = device.read::<f32>(alone)?.first().filter(|alone| alone.to_bits() != scaled.to_bits()) {
+            return Err(format!("one block has {alone:e}, two launches {scaled:e}"));
         }
         let norm = whole.sqrt();
         let wanted = if norm > LIMIT { (LIMIT / norm) as f32 } else { 1.0 };
