@@ -328,7 +328,7 @@ impl Objective for Pretraining {
 
     fn figures(&self, sums: &Tally) -> (f64, PretrainFigures) {
         let (mlm, sentence, weights) = (sums.mlm.value(), sums.sentence.value(), self.recipe.weights());
-        // A loss of weight 0 is no part of the gradient, so that one that is not finite is no reason to stop.
+        // A loss of weight 0 is not in the gradient, so the run goes on where it is not finite.
         let weighted = |weight: f32, loss: Option<f64>| match loss {
             Some(loss) if weight > 0.0 => f64::from(weight) * loss,
             _ => 0.0,

@@ -123,7 +123,7 @@ struct Run<O: RunObjective> {
     saved: Option<u64>,
 }
 
-/// What is due after a step.
+/// Work due after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Due {
     evaluation: bool,
@@ -279,8 +279,7 @@ impl<O: RunObjective> Run<O> {
         Ok(Some(wanted).filter(|steps| *steps > 0))
     }
 
-    /// Begins one step, finishes those that are not to stay in flight, then evaluates and saves if due. Returns an outcome if the run
-    /// diverged.
+    /// Begins a step, finishes the steps before it, then evaluates and saves if due. Returns an outcome if the run diverged.
     fn step(&mut self, observer: &mut dyn Observer<O>) -> Result<Option<Outcome<O::Summary>>, O::Error> {
         let is_alone = self.communicator.size() == 1;
         if !self.trainer.begin_step_while(&mut |done, all| observer.micro_batch(done, all) || !is_alone)? {
@@ -306,7 +305,7 @@ impl<O: RunObjective> Run<O> {
         Ok(None)
     }
 
-    /// What is due after the last step that was begun.
+    /// Work due after the newest step.
     fn due(&self) -> Due {
         let (step, settings) = (self.trainer.step(), &self.trainer.settings);
         let due = |interval: u64| interval > 0 && step.is_multiple_of(interval);
@@ -318,7 +317,7 @@ impl<O: RunObjective> Run<O> {
         }
     }
 
-    /// Finishes steps until `most` are in flight. Returns an outcome if the run diverged: later steps are dropped.
+    /// Finishes steps until at most `most` are in flight. Returns an outcome if the run diverged; later steps are dropped then.
     fn finish_steps(
         &mut self,
         most: usize,

@@ -9,14 +9,14 @@
 //! All batches of a step are drawn before the first is run, because the mean over the effective batch needs its counts.
 //! The split into micro-batches changes rounding and dropout alone. Results are the same for any number of threads.
 //!
-//! A GPU has its next step to do before the host asks for the losses and the norm of the last one:
+//! The host gives a GPU the next step before it reads the losses and the norm of the last one:
 //!
 //! ```text
 //! host   begin 1 | begin 2 | finish 1 | begin 3 | finish 2 | ...
 //! GPU            step 1 ───────| step 2 ──────────| step 3 ── ...
 //! ```
 //!
-//! Whether a step is finite is decided on the GPU: one that is not changes nothing, and neither do those begun after it
+//! The GPU decides whether a step is finite. A step that is not changes nothing, and neither do the steps begun after it
 //! ([`Gradients::clip`]).
 
 use std::borrow::Cow;
@@ -62,14 +62,14 @@ pub struct Trainer<O: Objective> {
     memory: MemoryPlan,
     /// Steps that were begun and not finished, the oldest first.
     in_flight: VecDeque<InFlight<O>>,
-    /// Time since which no finished step was counted.
+    /// Time up to which the seconds of finished steps are counted.
     counted: Instant,
 }
 
 /// A step that was begun.
 #[derive(Debug)]
 struct InFlight<O: Objective> {
-    /// Without what is on the way.
+    /// Loss, figures, norm and seconds are still to come.
     report: StepReport<O::Figures>,
     losses: Vec<O::Losses>,
     norm: GradientNorm,
@@ -292,7 +292,7 @@ impl<O: Objective> Trainer<O> {
         self.in_flight.len()
     }
 
-    /// Most steps that are worth beginning before the first of them is finished, beside it.
+    /// Number of steps to leave in flight when the next one begins.
     pub(crate) fn steps_ahead(&self) -> usize {
         // With a shared optimizer, or gradients that ranks exchange through their hosts, the host waits in every step.
         usize::from(self.parts.is_none() && self.lanes.is_on_gpu(&self.gradients))

@@ -18,7 +18,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Most uploads under way; the next one waits for the first of them.
+/// Maximum uploads in flight; the next one waits for the first of them.
 const MOST_UPLOADS: usize = 8;
 /// Largest upload through a slot. Parameters at the start of a run are larger, and may wait.
 pub(super) const LARGEST_UPLOAD: usize = 1 << 24;

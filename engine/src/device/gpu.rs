@@ -305,7 +305,7 @@ impl DeviceRead {
 
 impl Drop for DeviceRead {
     fn drop(&mut self) {
-        // Nobody wants the bytes any more; an error of the device comes with the next call.
+        // The bytes are not needed any more; the next call reports an error of the device.
         let _ = self.read.take().map(|read| self.gpu.driver().end_read(read, None));
     }
 }

@@ -13,7 +13,10 @@ use kernels_cuda::{
     layernorm::LayerNorm,
     optimizer::Update,
     program::Program,
-    reduce::{AddTotals, AddTotalsArgs, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs},
+    reduce::{
+        AddTotals, AddTotalsArgs, ColumnLaunch, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total,
+        TotalArgs,
+    },
     softmax::Softmax,
 };
 use ptx::{Launch, Sm};
@@ -226,80 +229,42 @@ impl Gpu {
         self.run(&kernel, kernel.launch(rows), &arguments)
     }
 
-    /// out `[columns]` += Σ_rows x [rows, columns], in a fixed order.
-    pub(crate) fn add_column_sums(
+    /// outs[i] += the column sums of x[.., i], x [matrices, N, rows, columns]: one matrix after another, each in a fixed order.
+    pub(crate) fn add_column_sums<const N: usize>(
         &self,
-        x: Address,
-        dtype: DType,
-        rows: usize,
-        columns: usize,
-        out: Address,
-    ) -> Result<()> {
-        let one = |dtype, accumulate, from: Address, to: Address| {
-            let kernel = ColumnSums::new(storage(dtype), accumulate, columns, columns);
-            if aligned(&[from, to]) { kernel } else { ColumnSums { vector: 1, ..kernel } }
-        };
-        let arguments = |x: Address, out: Address, rows, rows_a_block| ColumnSumsArgs {
-            x,
-            out,
-            rows,
-            columns,
-            pitch: columns,
-            rows_a_block,
-            matrices: 1,
-            stride: 0,
-            across: 0,
-        };
-        let direct = one(dtype, true, x, out);
-        let Some(launch) = direct.launch(rows, columns, false) else { return Ok(()) };
-        if launch.row_blocks == 1 {
-            return self.run(&direct, Some(launch.launch), &arguments(x, out, rows, launch.rows_a_block));
-        }
-        let partial = Tensor::new(&Arena::on_gpu(self), [launch.row_blocks, columns], DType::F32)?;
-        let first = one(dtype, false, x, partial.address());
-        let launch = first.launch(rows, columns, false).expect("there are columns");
-        self.run(&first, Some(launch.launch), &arguments(x, partial.address(), rows, launch.rows_a_block))?;
-        let second = one(DType::F32, true, partial.address(), out);
-        let rows = launch.row_blocks;
-        let launch = second.launch(rows, columns, true).expect("there are columns");
-        self.run(&second, Some(launch.launch), &arguments(partial.address(), out, rows, launch.rows_a_block))
-    }
-
-    /// outs[i] += the column sums of the matrices x[.., i] [matrices, 2, rows, columns], f32, one after another: the bits of
-    /// [`Gpu::add_column_sums`] for each.
-    pub(crate) fn add_repeated_column_sums(
-        &self,
-        mut x: Address,
+        (mut x, mut dtype): (Address, DType),
         [matrices, mut rows, columns]: [usize; 3],
-        outs: [Address; 2],
+        outs: [Address; N],
     ) -> Result<()> {
-        let kernel = |accumulate, addresses: &[Address]| {
-            let kernel = ColumnSums::new(storage(DType::F32), accumulate, columns, columns);
-            if aligned(addresses) { kernel } else { ColumnSums { vector: 1, ..kernel } }
+        let kernel = |dtype, accumulate, x: Address, outs: &[Address]| {
+            let kernel = ColumnSums::new(storage(dtype), accumulate, columns, columns);
+            if aligned(&[x]) && aligned(outs) { kernel } else { ColumnSums { vector: 1, ..kernel } }
         };
-        let (parts, pitch) = (kernel(false, &[x]), columns);
-        let Some(first) = parts.launch(rows, columns, false) else { return Ok(()) };
-        let partial;
-        if first.row_blocks > 1 {
-            partial = Tensor::new(&Arena::on_gpu(self), [2 * matrices, first.row_blocks, columns], DType::F32)?;
-            let (out, rows_a_block, across) = (partial.address(), first.rows_a_block, rows * columns);
+        let Some(direct) = kernel(dtype, true, x, &outs).launch(rows, columns, false) else { return Ok(()) };
+        let (pitch, partial) = (columns, &mut None);
+        if direct.row_blocks > 1 {
+            let parts = kernel(dtype, false, x, &[]);
+            let ColumnLaunch { launch, rows_a_block, row_blocks } =
+                parts.launch(rows, columns, false).expect("there are columns");
+            let sums = Tensor::new(&Arena::on_gpu(self), [matrices * N, row_blocks, columns], DType::F32)?;
+            let (out, across) = (partial.insert(sums).address(), rows * columns);
             let arguments =
                 ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block, matrices: 1, stride: 0, across };
-            let [wide, high, _] = first.launch.grid;
-            let launch = Launch { grid: [wide, high, 2 * matrices as u32], ..first.launch };
+            let [wide, high, _] = launch.grid;
+            let launch = Launch { grid: [wide, high, (matrices * N) as u32], ..launch };
             self.run(&parts, Some(launch), &arguments)?;
-            (x, rows) = (out, first.row_blocks);
+            (x, dtype, rows) = (out, DType::F32, row_blocks);
         }
         // One launch if the outputs are rows of one matrix.
-        let together = outs[1] == outs[0].element(columns, 4);
-        let (stride, across) = (2 * rows * columns, rows * columns);
-        for (i, &out) in outs.iter().enumerate().take(if together { 1 } else { 2 }) {
-            let x = x.element(i * across, 4);
-            let whole = kernel(true, &[x, out, outs[1]]);
-            let found = whole.launch(rows, columns, true).expect("there are columns");
-            let rows_a_block = found.rows_a_block;
+        let is_matrix = outs.windows(2).all(|pair| pair[1] == pair[0].element(columns, 4));
+        let (stride, across) = (N * rows * columns, rows * columns);
+        for (i, out) in outs.into_iter().enumerate().take(if is_matrix { 1 } else { N }) {
+            let whole = kernel(dtype, true, x, &outs);
+            let x = x.element(i * across, dtype.bytes());
+            let ColumnLaunch { launch, rows_a_block, .. } =
+                whole.launch(rows, columns, true).expect("there are columns");
             let arguments = ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block, matrices, stride, across };
-            let launch = Launch { grid: [found.launch.grid[0], 1, if together { 2 } else { 1 }], ..found.launch };
+            let launch = Launch { grid: [launch.grid[0], 1, if is_matrix { N as u32 } else { 1 }], ..launch };
             self.run(&whole, Some(launch), &arguments)?;
         }
         Ok(())

@@ -275,7 +275,7 @@ pub(super) fn column_sums(tape: &Tape<'_>, x: &Tensor, flat: &mut Tensor, range:
         }
         Device::Cuda(gpu) => {
             let out = flat.address_mut().element(range.start, 4);
-            gpu.add_column_sums(x.address(), x.dtype(), rows, cols, out)
+            gpu.add_column_sums((x.address(), x.dtype()), [1, rows, cols], [out])
         }
     })
 }

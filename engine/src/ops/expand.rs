@@ -146,7 +146,7 @@ pub(super) fn sums(
                 (0..outer).try_for_each(|o| {
                     let from = terms.address().element(o * n * inner, dtype.bytes());
                     let to = sums.address_mut().element(o * inner, 4);
-                    gpu.add_column_sums(from, dtype, n, inner, to)
+                    gpu.add_column_sums((from, dtype), [1, n, inner], [to])
                 })
             }
         },

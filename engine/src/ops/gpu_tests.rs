@@ -225,3 +225,26 @@ fn optimizer_steps_agree_with_the_processor() {
         }
     }
 }
+
+/// The gradient of w is x, whatever is added to the loss: it says so itself if the loss is not finite.
+#[test]
+fn a_loss_that_is_not_finite_has_no_finite_gradient() {
+    for device in devices() {
+        for (more, is_finite) in
+            [(1e30f32, true), (f32::INFINITY, false), (f32::NEG_INFINITY, false), (f32::NAN, false)]
+        {
+            let (params, [w]) = parameters(3, [("w", &[3][..], Init::Ones)]);
+            let (mut workspace, mut gradients) = (Workspace::new(device.clone()), params.gradients(&device).unwrap());
+            let tape = workspace.train(&params, None);
+            let (w, x) = (tape.param(w).unwrap(), tape.input([3], &[1f32, -2.0, 3.0]).unwrap());
+            let loss = sum(&tape, &mul(&tape, &w, &x).unwrap()).unwrap();
+            let loss = add(&tape, &loss, &tape.input([], &[more]).unwrap()).unwrap();
+            tape.backward(&loss, &mut gradients).unwrap();
+            let found = gradients.elements().unwrap();
+            match is_finite {
+                true => assert_eq!(found[..], [1.0, -2.0, 3.0]),
+                false => assert!(found.iter().all(|x| x.is_nan()), "{more}: {found:?}"),
+            }
+        }
+    }
+}

@@ -142,13 +142,13 @@ impl LayerNorm {
                     return Ok(());
                 }
                 let outs = [at_gain, at_bias].map(|at| flat.address_mut().element(at.start, 4));
-                gpu.add_repeated_column_sums(scratch.address(), [1, groups, spec.columns], outs)
+                gpu.add_column_sums((scratch.address(), DType::F32), [1, groups, spec.columns], outs)
             }
         })
     }
 }
 
-/// What the backward pass writes.
+/// Outputs of the backward pass.
 pub(super) struct NormOutputs<'a> {
     pub(super) ds: &'a mut Tensor,
     /// Receives ds as well.
@@ -166,7 +166,7 @@ impl LayerNorm {
             let gpu = device.gpu().expect("only a GPU leaves sums");
             let &[passes, _, groups, columns] = &partial.shape()[..] else { unreachable!("four dimensions") };
             let outs = outs.map(|at| flat.address_mut().element(at, 4));
-            gpu.add_repeated_column_sums(partial.address(), [passes, groups, columns], outs)
+            gpu.add_column_sums((partial.address(), DType::F32), [passes, groups, columns], outs)
         })
     }
 

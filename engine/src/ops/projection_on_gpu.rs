@@ -145,7 +145,7 @@ impl<'a> ProjectionOnGpu<'a> {
             gpu.product(&Gemm::tn(*n, *k, rows.len()).accumulate(), &operands, &Epilogue::NONE)?;
             if let Some(bias) = bias {
                 let dbias = flat.address_mut().element(bias.start, 4);
-                gpu.add_column_sums(dz, dtype, rows.len(), *n, dbias)?;
+                gpu.add_column_sums((dz, dtype), [1, rows.len(), *n], [dbias])?;
             }
         }
         Ok(())

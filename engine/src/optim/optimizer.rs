@@ -168,8 +168,8 @@ impl Optimizer {
         Ok(self)
     }
 
-    /// Takes one step with the gradients, which the caller has averaged and may have clipped ([`Gradients::clip`]). Counts it, but
-    /// changes nothing, if their norm was not finite.
+    /// Takes one step with the gradients, averaged by the caller and scaled as [`Gradients::clip`] says. If their norm was not finite,
+    /// the step is counted and changes nothing.
     ///
     /// # Errors
     /// The parameters are in use (see [`ParamStore::all_values_mut`]) or are not those that the optimizer was made for.
@@ -261,7 +261,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Takes back the count of the steps after `steps`, which changed nothing.
+    /// Sets the count back to `steps`; the steps after it must have changed nothing.
     pub fn forget_steps_after(&mut self, steps: u64) {
         self.step = self.step.min(steps);
     }

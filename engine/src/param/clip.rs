@@ -30,6 +30,18 @@ pub(super) struct ScaleOnGpu {
     is_clipped: bool,
 }
 
+/// Global norm of a gradient before it was clipped, on its way from the device ([`Gradients::clip`](super::Gradients::clip)).
+#[must_use = "after a norm that is not finite, optimizers change nothing until it has been read"]
+#[derive(Debug)]
+pub struct GradientNorm(Norm);
+
+#[derive(Debug)]
+enum Norm {
+    Here(f64),
+    /// The square.
+    Coming(Reading<u32>),
+}
+
 impl ScaleOnGpu {
     fn set_limit(&mut self, limit: f64) -> Result<()> {
         let mut words = [1f32.to_bits(); ClipBlock::WORDS + 1];
@@ -58,21 +70,7 @@ impl Scale {
             Self::Gpu(on_gpu) => on_gpu.is_clipped = false,
         }
     }
-}
 
-/// Global norm of a gradient before it was clipped, on its way from the device ([`Gradients::clip`](super::Gradients::clip)).
-#[must_use = "optimizers stay still after a norm that is not finite until it has been read"]
-#[derive(Debug)]
-pub struct GradientNorm(Norm);
-
-#[derive(Debug)]
-enum Norm {
-    Here(f64),
-    /// The square.
-    Coming(Reading<u32>),
-}
-
-impl Scale {
     /// [`Gradients::clip`](super::Gradients::clip) of `gradients`, which are on `device`.
     pub(super) fn clip(&mut self, gradients: &Tensor, device: &Device, limit: Option<f64>) -> Result<GradientNorm> {
         let limit = limit.unwrap_or(f64::INFINITY);
@@ -107,19 +105,11 @@ impl Scale {
         if norm.is_finite() {
             return Ok(norm);
         }
-        self.go_on()?;
-        Err(EngineError::NotFinite { what: "the norm of the gradient".into(), value: norm, step })
-    }
-
-    /// Lets optimizers go on after a gradient that was not finite.
-    pub(super) fn go_on(&mut self) -> Result<()> {
         match self {
-            Self::Host(scale) => {
-                *scale = 1.0;
-                Ok(())
-            }
-            Self::Gpu(on_gpu) => on_gpu.set_limit(on_gpu.limit),
+            Self::Host(scale) => *scale = 1.0,
+            Self::Gpu(on_gpu) => on_gpu.set_limit(on_gpu.limit)?,
         }
+        Err(EngineError::NotFinite { what: "the norm of the gradient".into(), value: norm, step })
     }
 
     /// The factor, for gradients on the CPU.

@@ -252,7 +252,7 @@ impl Total {
         Self { dtype: DType::F32, term: Term::Number, aligned: false, scaled: true }
     }
 
-    /// Most elements that one block adds.
+    /// Maximum elements of one block.
     pub const ONE_BLOCK: usize = TOTAL_RUN;
 
     /// All specializations.
