@@ -14,7 +14,7 @@
 use super::driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, ReadHandle, Value};
 use crate::error::{EngineError, Result};
 use kernels::Cpu;
-use kernels_cuda::{arguments::Arguments, program::Program};
+use kernels_cuda::{arguments::Arguments, program::Program, reduce::COUNTERS};
 use ptx::{Launch, Sm};
 use std::{
     any::{Any, TypeId},
@@ -43,6 +43,8 @@ struct Inner {
     functions: Mutex<HashMap<TypeId, Box<dyn Any + Send>>>,
     /// Arguments of a launch, kept for the next.
     values: Mutex<Vec<Value>>,
+    /// Counters of the blocks of a launch, 0 between launches; kernels run one after another, so all share them.
+    counters: Mutex<Option<Address>>,
     #[cfg(test)]
     launches: AtomicU64,
     /// Bytes that the driver has given and not got back.
@@ -80,6 +82,7 @@ impl Gpu {
             sm,
             functions: Mutex::default(),
             values: Mutex::default(),
+            counters: Mutex::default(),
             #[cfg(test)]
             launches: AtomicU64::default(),
             given: AtomicU64::default(),
@@ -153,6 +156,18 @@ impl Gpu {
         Ok(self.0.driver.launch(function, launch, &values)?)
     }
 
+    /// The counters of [`kernels_cuda::reduce`], allocated on first use.
+    pub(crate) fn counters(&self) -> Result<Address> {
+        let mut counters = lock(&self.0.counters);
+        if let Some(counters) = *counters {
+            return Ok(counters);
+        }
+        let address = self.0.driver.allocate(4 * COUNTERS)?;
+        self.0.driver.fill(address, 4 * COUNTERS, 0)?;
+        self.0.given.fetch_add(4 * COUNTERS as u64, Ordering::Relaxed);
+        Ok(*counters.insert(address))
+    }
+
     /// Waits until everything launched is done.
     ///
     /// # Errors
@@ -213,7 +228,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Every block holds the GPU, so none is alive. What cannot be freed goes with the driver.
         let unused = std::mem::take(&mut *lock(&self.free));
-        unused.into_values().flatten().for_each(|address| drop(self.driver.free(address)));
+        let counters = lock(&self.counters).take();
+        unused.into_values().flatten().chain(counters).for_each(|address| drop(self.driver.free(address)));
     }
 }
 

@@ -13,10 +13,7 @@ use kernels_cuda::{
     layernorm::LayerNorm,
     optimizer::Update,
     program::Program,
-    reduce::{
-        AddTotals, AddTotalsArgs, ColumnLaunch, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total,
-        TotalArgs,
-    },
+    reduce::{ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs},
     softmax::Softmax,
 };
 use ptx::{Launch, Sm};
@@ -39,7 +36,6 @@ macro_rules! kernels {
 
 kernels!(
     AddPieces,
-    AddTotals,
     Apply,
     BiasActivation,
     ColumnSums,
@@ -203,23 +199,14 @@ impl Gpu {
 
     /// The total of the terms at `out`: times a factor in f32, or as a `ClipBlock`.
     fn total(&self, x: &Tensor, term: Term, out: Address, factor: Option<f32>) -> Result<()> {
-        if let (Some(_), Term::Number, DType::F32, 1..=Total::ONE_BLOCK) = (factor, term, x.dtype(), x.len()) {
-            let (kernel, arguments) =
-                (Total::of_losses(), TotalArgs { x: x.address(), partial: out, count: x.len(), factor });
-            return self.run(&kernel, kernel.launch(x.len()), &arguments);
-        }
-        let kernel = Total { aligned: false, ..Total::new(storage(x.dtype()), term, x.len()) };
-        // What is as short as a list of losses has one kernel for every length, as above.
-        let long = x.len() >= 1 << 16;
-        let kernel = if long && aligned(&[x.address()]) { Total::new(kernel.dtype, term, x.len()) } else { kernel };
-        let launch = kernel.launch(x.len());
-        let parts = launch.map_or(0, |launch| launch.grid[0] as usize);
-        let partial = Tensor::new(&Arena::on_gpu(self), [2 * parts.max(1)], DType::U32)?;
-        let (x, count, partial) = (x.address(), x.len(), partial.address());
-        self.run(&kernel, launch, &TotalArgs { x, partial, count, factor: None })?;
-        let add = if factor.is_some() { AddTotals::Scaled } else { AddTotals::Clip };
-        let arguments = AddTotalsArgs { partial, out, count: parts, factor };
-        self.run(&add, Some(add.launch()), &arguments)
+        let kernel = Total::new(storage(x.dtype()), term, x.len());
+        // A list of losses, of any length, has one kernel.
+        let is_long = x.len() >= 1 << 16;
+        let aligned = kernel.aligned && is_long && aligned(&[x.address()]);
+        let (kernel, launch) = (Total { aligned, clips: factor.is_none(), ..kernel }, kernel.launch(x.len()));
+        let partial = Tensor::new(&Arena::on_gpu(self), [2 * launch.grid[0] as usize], DType::U32)?;
+        let (x, count, partial, counter) = (x.address(), x.len(), partial.address(), self.counters()?);
+        self.run(&kernel, Some(launch), &TotalArgs { x, partial, out, counter, count, factor })
     }
 
     /// out `[rows]` = Σ_columns x [rows, columns], f32.
@@ -230,43 +217,28 @@ impl Gpu {
     }
 
     /// outs[i] += the column sums of x[.., i], x [matrices, N, rows, columns]: one matrix after another, each in a fixed order.
+    /// N is 1 or 2; the outs have ascending addresses.
     pub(crate) fn add_column_sums<const N: usize>(
         &self,
-        (mut x, mut dtype): (Address, DType),
-        [matrices, mut rows, columns]: [usize; 3],
+        (x, dtype): (Address, DType),
+        [matrices, rows, columns]: [usize; 3],
         outs: [Address; N],
     ) -> Result<()> {
-        let kernel = |dtype, accumulate, x: Address, outs: &[Address]| {
-            let kernel = ColumnSums::new(storage(dtype), accumulate, columns, columns);
-            if aligned(&[x]) && aligned(outs) { kernel } else { ColumnSums { vector: 1, ..kernel } }
+        let kernel = ColumnSums::new(storage(dtype), [rows, columns], aligned(&[x]));
+        let Some(found) = kernel.launch([matrices, N], [rows, columns]) else { return Ok(()) };
+        let sums = Tensor::new(&Arena::on_gpu(self), [found.partial], DType::F32)?;
+        let arguments = ColumnSumsArgs {
+            x,
+            out: outs[0],
+            partial: kernel.split.then(|| sums.address()),
+            counters: kernel.split.then(|| self.counters()).transpose()?,
+            rows,
+            columns,
+            rows_a_block: found.rows_a_block,
+            matrices,
+            lists: N,
+            apart: (outs[N - 1].0 - outs[0].0) as usize / 4,
         };
-        let Some(direct) = kernel(dtype, true, x, &outs).launch(rows, columns, false) else { return Ok(()) };
-        let (pitch, partial) = (columns, &mut None);
-        if direct.row_blocks > 1 {
-            let parts = kernel(dtype, false, x, &[]);
-            let ColumnLaunch { launch, rows_a_block, row_blocks } =
-                parts.launch(rows, columns, false).expect("there are columns");
-            let sums = Tensor::new(&Arena::on_gpu(self), [matrices * N, row_blocks, columns], DType::F32)?;
-            let (out, across) = (partial.insert(sums).address(), rows * columns);
-            let arguments =
-                ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block, matrices: 1, stride: 0, across };
-            let [wide, high, _] = launch.grid;
-            let launch = Launch { grid: [wide, high, (matrices * N) as u32], ..launch };
-            self.run(&parts, Some(launch), &arguments)?;
-            (x, dtype, rows) = (out, DType::F32, row_blocks);
-        }
-        // One launch if the outputs are rows of one matrix.
-        let is_matrix = outs.windows(2).all(|pair| pair[1] == pair[0].element(columns, 4));
-        let (stride, across) = (N * rows * columns, rows * columns);
-        for (i, out) in outs.into_iter().enumerate().take(if is_matrix { 1 } else { N }) {
-            let whole = kernel(dtype, true, x, &outs);
-            let x = x.element(i * across, dtype.bytes());
-            let ColumnLaunch { launch, rows_a_block, .. } =
-                whole.launch(rows, columns, true).expect("there are columns");
-            let arguments = ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block, matrices, stride, across };
-            let launch = Launch { grid: [launch.grid[0], 1, if is_matrix { N as u32 } else { 1 }], ..launch };
-            self.run(&whole, Some(launch), &arguments)?;
-        }
-        Ok(())
+        self.run(&kernel, Some(found.launch), &arguments)
     }
 }

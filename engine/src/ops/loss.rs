@@ -11,7 +11,7 @@
 use super::{
     check,
     embedding::check_ids,
-    projection_on_gpu::{self, ProjectionOnGpu},
+    projection_on_gpu::{self, MeanGradient, ProjectionOnGpu},
 };
 use crate::{
     device::Device,
@@ -100,15 +100,16 @@ pub(super) fn reduce(tape: &Tape<'_>, losses: &Tensor, denominator: f32) -> Resu
     Ok(loss)
 }
 
-/// The gradient that reaches the loss, divided by the denominator, for every row.
-pub(super) fn factors(dy: &Tensor, denominator: f32, device: &Device, dlosses: &mut Tensor) -> Result<()> {
-    match device {
-        Device::Cpu(_) => {
-            dlosses.slice_mut::<f32>().fill(dy.slice::<f32>()[0] / denominator);
-            Ok(())
-        }
-        Device::Cuda(gpu) => gpu.repeat(dy, 1.0 / denominator, dlosses),
-    }
+/// Memory for the gradient of each loss of a mean, on a processor; a GPU reads that of the mean.
+pub(super) fn alloc_each_loss(tape: &Tape<'_>, rows: usize) -> Result<Tensor> {
+    tape.alloc([if tape.device().gpu().is_some() { 0 } else { rows }], DType::F32)
+}
+
+/// Writes the gradient of a mean, divided by the denominator, for every row.
+pub(super) fn each_loss<'a>(dy: &Tensor, denominator: f32, dlosses: &'a mut Tensor) -> &'a [f32] {
+    let dlosses = dlosses.slice_mut::<f32>();
+    dlosses.fill(dy.slice::<f32>()[0] / denominator);
+    dlosses
 }
 
 /// Softmax cross-entropy of logits [M, C] and labels `[M]`.
@@ -161,20 +162,20 @@ impl Op for CrossEntropy {
     fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
         let Self { logits, labels, norms, denominator } = *self;
         let mut dx = ctx.tape.alloc(*logits.shape(), logits.dtype())?;
-        let mut dlosses = ctx.tape.alloc([labels.len()], DType::F32)?;
+        let mut dlosses = alloc_each_loss(ctx.tape, labels.len())?;
         let cost = Cost { flops: 20 * dx.len() as u64, bytes: (2 * dx.len() * dx.dtype().bytes()) as u64 };
-        ctx.tape.launch_on("cross_entropy.backward", cost, |device| {
-            factors(&dy, denominator, device, &mut dlosses)?;
-            match device {
-                Device::Cpu(cpu) => {
-                    floats!(logits.dtype(), X => kernel::rows_backward(cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), kernel::Upstream { norms: norms.slice(), dlosses: dlosses.slice() }, dx.slice_mut::<X>()));
-                    Ok(())
-                }
-                Device::Cuda(gpu) => {
-                    let inputs = [&logits, &labels, &norms, &dlosses].map(Tensor::address);
-                    let (to, dtype) = (dx.address_mut(), dx.dtype());
-                    gpu.cross_entropy_backward(inputs, dtype, to, dtype, logits.shape()[0], logits.shape()[1])
-                }
+        ctx.tape.launch_on("cross_entropy.backward", cost, |device| match device {
+            Device::Cpu(cpu) => {
+                let dlosses = each_loss(&dy, denominator, &mut dlosses);
+                let upstream = kernel::Upstream { norms: norms.slice(), dlosses };
+                floats!(logits.dtype(), X => kernel::rows_backward(cpu, logits.shape()[1], logits.slice::<X>(), labels.slice(), upstream, dx.slice_mut::<X>()));
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
+                let inputs = [&logits, &labels, &norms].map(Tensor::address);
+                let (to, dtype) = (dx.address_mut(), dx.dtype());
+                let (upstream, sizes) = (MeanGradient::new(&dy, denominator), [logits.shape()[0], logits.shape()[1]]);
+                gpu.cross_entropy_backward(inputs, upstream, [dtype, dtype], to, sizes)
             }
         })?;
         ctx.accumulate_grad(0, dx)
@@ -275,15 +276,14 @@ impl Op for Projected {
         let (tape, rows, vocabulary, width) = (ctx.tape, hidden.shape()[0], dense.n, dense.k);
         let mut dhidden = tape.alloc(*hidden.shape(), hidden.dtype())?;
         let mut scratch = tape.alloc([scratch_len(tape, &hidden, vocabulary)], DType::F32)?;
-        let mut dlosses = tape.alloc([rows], DType::F32)?;
+        let mut dlosses = alloc_each_loss(tape, rows)?;
         let at_bias = dense.bias.clone().expect("the projection has a bias");
         let Cost { flops, bytes } = dense.cost(rows, hidden.dtype());
         let flat = &mut ctx.params.flat;
         let cost = Cost { flops: 2 * flops, bytes: 2 * bytes };
-        tape.launch_on("projected_cross_entropy.backward", cost, |device| {
-            factors(&dy, denominator, device, &mut dlosses)?;
-            match device {
+        tape.launch_on("projected_cross_entropy.backward", cost, |device| match device {
                 Device::Cpu(cpu) => {
+                    let dlosses = each_loss(&dy, denominator, &mut dlosses);
                     let values = tape.params().all_values();
                     let [dweight, dbias] = flat
                         .slice_mut::<f32>()
@@ -300,16 +300,16 @@ impl Op for Projected {
                         };
                         let (dhidden, scratch) = (dhidden.slice_mut::<X>(), scratch.slice_mut());
                         let kept = kept.as_ref().expect("a recording forward pass on a processor kept them").slice();
-                        let (norms, dlosses) = (norms.slice(), dlosses.slice());
+                        let norms = norms.slice();
                         kernel::backward(cpu, &projection, kernel::Upstream { norms, dlosses }, kept, kernel::TableGradients { dhidden, dweight, dbias }, scratch);
                     });
                     Ok(())
                 }
                 Device::Cuda(gpu) => {
                     let projection = ProjectionOnGpu::new(tape, gpu, &dense, &hidden, &labels)?;
-                    projection.backward([&norms, &dlosses].map(Tensor::address), &mut dhidden, flat, &mut scratch)
+                    let upstream = (norms.address(), MeanGradient::new(&dy, denominator));
+                    projection.backward(upstream, &mut dhidden, flat, &mut scratch)
                 }
-            }
         })?;
         ctx.accumulate_grad(0, dhidden)
     }

@@ -120,7 +120,7 @@ impl<'a> ProjectionOnGpu<'a> {
     /// Writes dhidden and adds to the gradients of weight and bias, at their places in `flat`.
     pub(super) fn backward(
         &self,
-        [norms, dlosses]: [Address; 2],
+        (norms, upstream): (Address, MeanGradient),
         dhidden: &mut Tensor,
         flat: &mut Tensor,
         scratch: &mut Tensor,
@@ -131,12 +131,12 @@ impl<'a> ProjectionOnGpu<'a> {
             let logits = self.logits(&rows, scratch)?;
             let first = rows.start;
             let labels = self.labels.address().element(first, 4);
-            let inputs = [logits, labels, norms.element(first, 8), dlosses.element(first, 4)];
+            let inputs = [logits, labels, norms.element(first, 8)];
             let dz = match dtype {
                 DType::F32 => logits,
                 _ => logits.element(gradient_start(self.hidden.shape()[0], *n), 4),
             };
-            gpu.cross_entropy_backward(inputs, DType::F32, dz, dtype, rows.len(), *n)?;
+            gpu.cross_entropy_backward(inputs, upstream, [DType::F32, dtype], dz, [rows.len(), *n])?;
             let c = dhidden.address_mut().element(first * k, self.bytes());
             let operands = Operands { a: dz, b: self.weight(), c, inputs: dtype, output: dtype };
             gpu.product(&Gemm::nn(rows.len(), *k, *n), &operands, &Epilogue::NONE)?;
@@ -159,10 +159,24 @@ fn forward_arguments(inputs: [Address; 2], outputs: [Address; 3], table: TableAr
     ForwardArgs { logits, labels, losses, norms, predictions, table }
 }
 
-/// Arguments of the backward kernel: logits, labels, norms and the gradients of the losses are read.
-fn backward_arguments(inputs: [Address; 4], to: Address, table: TableArgs) -> BackwardArgs {
-    let [logits, labels, norms, dlosses] = inputs;
-    BackwardArgs { logits, labels, norms, dlosses, dlogits: to, table }
+/// Gradient of every loss of a mean: that of the mean times a factor.
+#[derive(Clone, Copy)]
+pub(super) struct MeanGradient {
+    dloss: Address,
+    factor: f32,
+}
+
+impl MeanGradient {
+    /// `dloss` is the gradient of the sum of the losses over `denominator`.
+    pub(super) fn new(dloss: &Tensor, denominator: f32) -> Self {
+        Self { dloss: dloss.address(), factor: 1.0 / denominator }
+    }
+
+    /// Arguments of the backward kernel, which reads logits, labels and norms.
+    fn arguments(self, [logits, labels, norms]: [Address; 3], to: Address, table: TableArgs) -> BackwardArgs {
+        let Self { dloss, factor } = self;
+        BackwardArgs { logits, labels, norms, dlosses: dloss, apart: 0, factor, dlogits: to, table }
+    }
 }
 
 impl Gpu {
@@ -182,18 +196,17 @@ impl Gpu {
         self.run(&kernel, kernel.launch(rows, classes), &arguments)
     }
 
-    /// The gradient of logits at `to`, from logits, labels, norms and the gradients of the losses.
+    /// The gradient of logits at `to`, from logits, labels and norms.
     pub(super) fn cross_entropy_backward(
         &self,
-        inputs: [Address; 4],
-        dtype: DType,
+        inputs: [Address; 3],
+        upstream: MeanGradient,
+        [dtype, gradient]: [DType; 2],
         to: Address,
-        gradient: DType,
-        rows: usize,
-        classes: usize,
+        [rows, classes]: [usize; 2],
     ) -> Result<()> {
         let kernel = Rows::backward(storage(dtype), storage(gradient));
-        let arguments = backward_arguments(inputs, to, TableArgs::rows(rows, classes));
+        let arguments = upstream.arguments(inputs, to, TableArgs::rows(rows, classes));
         self.run(&kernel, kernel.launch(rows, classes), &arguments)
     }
 
@@ -212,18 +225,18 @@ impl Gpu {
         self.run(&kernel, kernel.launch(count, 1), &arguments)
     }
 
-    /// The gradient of sequences of logits at `to`, from logits, labels, norms, the gradients of the losses, and offsets.
+    /// The gradient of sequences of logits at `to`, from logits, labels, norms and offsets.
     pub(super) fn sequence_cross_entropy_backward(
         &self,
-        [logits, labels, norms, dlosses, offsets]: [Address; 5],
+        [logits, labels, norms, offsets]: [Address; 4],
+        upstream: MeanGradient,
         dtype: DType,
         to: Address,
-        count: usize,
-        longest: usize,
+        [count, longest]: [usize; 2],
     ) -> Result<()> {
         let kernel = Rows::sequences(Pass::Backward, storage(dtype));
         let table = TableArgs::sequences(offsets, count);
-        let arguments = backward_arguments([logits, labels, norms, dlosses], to, table);
+        let arguments = upstream.arguments([logits, labels, norms], to, table);
         self.run(&kernel, kernel.launch(count, longest), &arguments)
     }
 }

@@ -9,7 +9,8 @@
 //! 2019, section 4.2 (spans) and 4.4 (choices).
 use super::{
     Sequences, check,
-    loss::{CrossEntropyOutput, check_denominator, factors, reduce},
+    loss::{CrossEntropyOutput, alloc_each_loss, check_denominator, each_loss, reduce},
+    projection_on_gpu::MeanGradient,
 };
 use crate::{
     device::Device,
@@ -91,20 +92,19 @@ impl Op for SequenceCrossEntropy {
         let Self { logits, sequences, labels, norms, denominator } = *self;
         let (dtype, offsets) = (logits.dtype(), sequences.offsets().value());
         let mut dlogits = ctx.tape.alloc(*logits.shape(), dtype)?;
-        let mut dlosses = ctx.tape.alloc([labels.len()], DType::F32)?;
+        let mut dlosses = alloc_each_loss(ctx.tape, labels.len())?;
         let moved = moved(2 * dtype.bytes() * logits.len());
-        ctx.tape.launch_on("sequence_cross_entropy.backward", moved, |device| {
-            factors(&dy, denominator, device, &mut dlosses)?;
-            match device {
-                Device::Cpu(cpu) => {
-                    floats!(dtype, X => kernel::sequences_backward(cpu, offsets.slice(), logits.slice::<X>(), labels.slice(), kernel::Upstream { norms: norms.slice(), dlosses: dlosses.slice() }, dlogits.slice_mut::<X>()));
-                    Ok(())
-                }
-                Device::Cuda(gpu) => {
-                    let inputs = [&logits, &labels, &norms, &dlosses, offsets].map(Tensor::address);
-                    let (to, longest) = (dlogits.address_mut(), sequences.longest());
-                    gpu.sequence_cross_entropy_backward(inputs, dtype, to, labels.len(), longest)
-                }
+        ctx.tape.launch_on("sequence_cross_entropy.backward", moved, |device| match device {
+            Device::Cpu(cpu) => {
+                let dlosses = each_loss(&dy, denominator, &mut dlosses);
+                let upstream = kernel::Upstream { norms: norms.slice(), dlosses };
+                floats!(dtype, X => kernel::sequences_backward(cpu, offsets.slice(), logits.slice::<X>(), labels.slice(), upstream, dlogits.slice_mut::<X>()));
+                Ok(())
+            }
+            Device::Cuda(gpu) => {
+                let inputs = [&logits, &labels, &norms, offsets].map(Tensor::address);
+                let (to, sizes) = (dlogits.address_mut(), [labels.len(), sequences.longest()]);
+                gpu.sequence_cross_entropy_backward(inputs, MeanGradient::new(&dy, denominator), dtype, to, sizes)
             }
         })?;
         ctx.accumulate_grad(0, dlogits)

@@ -16,8 +16,9 @@
 //!     lane 0: losses[row], norms[row] = (g, 1/s), predictions[row]
 //! }
 //! __global__ __launch_bounds__(256)
-//! backward(logits, labels, norms, dlosses, dlogits, rows, classes) {    // row: blockIdx.y, + gridDim.y ..
-//!     dlogits[row, c] = (exp(z - norms[row].0) * norms[row].1 - (c == labels[row])) * dlosses[row];   // may be logits
+//! backward(logits, labels, norms, dlosses, apart, factor, dlogits, rows, classes) {    // row: blockIdx.y, + gridDim.y ..
+//!     dloss = dlosses[row * apart] * factor;                               // a mean of losses has one gradient: apart = 0
+//!     dlogits[row, c] = (exp(z - norms[row].0) * norms[row].1 - (c == labels[row])) * dloss;          // may be logits
 //! }
 //! ```
 //!
@@ -100,8 +101,12 @@ arguments! {
         labels: Address,
         /// [rows, 2] f32, of forward
         norms: Address,
-        /// `[rows]` f32
+        /// `[rows]` f32, or one for all
         dlosses: Address,
+        /// Elements from the gradient of a loss to that of the next row: 1, or 0 if there is one for all.
+        apart: usize,
+        /// Factor of the gradients of the losses.
+        factor: f32,
         /// Like the logits; may be the logits.
         dlogits: Address,
         /// Rows of logits.
@@ -264,6 +269,7 @@ impl Rows {
         let BackwardParams { logits, labels, norms, dlosses, dlogits, .. } = &params;
         let [logits, labels, norms, dlosses, dlogits] =
             [logits, labels, norms, dlosses, dlogits].map(|param| param.load(k));
+        let (apart, factor) = (params.apart.load(k), params.factor.load(k));
         let table = Self::table(k, &params.table);
         let (from, to) = (storage_of(self.dtype), storage_of(self.gradient));
         let class = k.mad_lo(k.special(Special::CtaidX), THREADS, k.special(Special::TidX));
@@ -273,7 +279,8 @@ impl Rows {
         let gradient = |row, at, classes| {
             let [label] = k.ld::<U32, 1>(k.index(labels, row, 4u32).at(0));
             let [greatest, inverse] = k.ld::<F32, 2>(k.index(norms, row, 8u32).at(0));
-            let [dloss] = k.ld::<F32, 1>(k.index(dlosses, row, 4u32).at(0));
+            let [dloss] = k.ld::<F32, 1>(k.index(dlosses, k.mul_lo(row, apart), 4u32).at(0));
+            let dloss = k.mul(dloss, factor);
             let z = k.load_elements(from, k.index(logits, at, from.bytes()).at(0), 1, Read::Mutable)[0];
             let p = k.mul(k.exp(k.sub(z, greatest), Precision::Single), inverse);
             let hot = k.selp(1.0f32, 0.0f32, k.setp(Compare::Eq, class, label));

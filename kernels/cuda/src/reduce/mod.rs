@@ -7,31 +7,35 @@
 //! ```
 //!
 //! ```text
-//! __global__ __launch_bounds__(256) columns(x, out, rows, .., matrices, stride, across) {           // 32 lanes x 8 warps
-//!     x += across * blockIdx.z                                                    // matrices with an out of their own
-//!     for (; matrices--; x += stride)                                             // and such with one, in order
-//!         a lane has V neighboring columns (16 bytes);  warp w adds rows w, w + 8, ... of the block's rows in f32
-//!         shared[w][..] = sums; __syncthreads();  warp 0: out[blockIdx.y, ..] (+)= shared[0] + shared[1] + ... in order
+//! __global__ __launch_bounds__(256) columns(x, out, rows, .., matrices, lists) {                    // 32 lanes x 8 warps
+//!     list = blockIdx.z % lists                                                   // lists of matrices, each with its out
+//!     for (its matrices, in order)                                                // one block has all rows
+//!         a lane has V neighboring columns (16 bytes);  warp w adds rows w, w + 8, ... of the matrix in f32
+//!         shared[w][..] = sums; __syncthreads();  warp 0: out[list] += shared[0] + shared[1] + ... in order
 //! }
 //!                  32·V columns
-//!            ┌────┬────┬───                       launch 1: blocks of rows -> partial [blocks of rows, columns] f32
-//!  rows a    │    │    │                          launch 2: the partial sums -> out, one block of rows
-//!  block     ├────┼────┼───                       one block of rows: launch 1 only
+//!            ┌────┬────┬───                       many rows: each block adds a block of rows of one matrix
+//!  rows a    │    │    │                                     -> partial [blocks of rows, columns] f32
+//!  block     ├────┼────┼───                       the last block to end adds the partial sums of its columns as above
 //!            │    │    │
 //!
-//! __global__ __launch_bounds__(256) total(x, partial, count) {
+//! __global__ __launch_bounds__(256) total(x, partial, out, ..) {
 //!     each thread: f32 sums of 16 elements at a time, added in f64;  a tree over the block; partial[blockIdx.x] in f64
+//!     the last block to end: thread t adds partial t, t + 256, ... in f64;  a tree; out, or the scale of a gradient
 //! }
-//! __global__ __launch_bounds__(256) add(partial, out, count, factor)                          // one block, in f64
-//! __global__ __launch_bounds__(256) clip(partial, out, count)                                 // the same, and the scale
 //! ```
+//!
+//! An integer counter tells the last block; the order of the additions depends neither on it nor on the block.
 //!
 //! Bound by memory: x once. Limits: counts below 2³².
 
 use crate::arguments::{Address, Load, all, arguments};
 use crate::program::{Name, Program, storage_of};
 use kernels::DType;
-use ptx::{Compare, Entry, F32, F64, Fold, Global, Launch, Ptr, Read, Reg, Shared, Sm, Special, Storage, U32};
+use ptx::{
+    Address as At, Compare, Entry, F32, F64, Fence, Fold, Global, Launch, Ptr, Read, Reg, Shared, Sm, Special, Storage,
+    U32,
+};
 
 /// Threads in a block.
 const THREADS: u32 = 256;
@@ -46,13 +50,16 @@ const TOTAL_RUN: usize = 16_384;
 /// Elements that a thread adds in f32 before it adds the sum in f64.
 const F32_RUN: u32 = 16;
 
+/// Counters in device memory that the kernels share: 0 between launches.
+pub const COUNTERS: usize = WANTED_BLOCKS;
+
 /// Specialization of the column sums ([`ColumnSumsArgs`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ColumnSums {
     /// Storage of x; out is f32.
     pub dtype: DType,
-    /// True if the sums are added to out, false if they overwrite it.
-    pub accumulate: bool,
+    /// True if several blocks add the rows of a matrix.
+    pub split: bool,
     /// Columns of a lane: 16 bytes, or one column.
     pub vector: u32,
 }
@@ -62,43 +69,55 @@ pub struct ColumnSums {
 pub struct ColumnLaunch {
     /// Grid and block.
     pub launch: Launch,
-    /// Value of the last argument.
+    /// Rows that a block adds.
     pub rows_a_block: usize,
-    /// Rows of `out`, one per block of rows.
-    pub row_blocks: usize,
+    /// Partial sums: f32 elements of scratch memory; 0 if the rows of a matrix are not split.
+    pub partial: usize,
 }
 
 impl ColumnSums {
-    /// Specialization for rows `pitch` elements apart.
-    pub fn new(dtype: DType, accumulate: bool, columns: usize, pitch: usize) -> Self {
+    /// Specialization for matrices [rows, columns], `aligned` if they start at a multiple of 16 bytes.
+    pub fn new(dtype: DType, [rows, columns]: [usize; 2], aligned: bool) -> Self {
         let widest = 16 / dtype.bytes();
-        let whole = columns.is_multiple_of(widest) && pitch.is_multiple_of(widest);
-        Self { dtype, accumulate, vector: if whole { widest as u32 } else { 1 } }
+        let whole = aligned && columns.is_multiple_of(widest);
+        let vector = if whole { widest as u32 } else { 1 };
+        let split = Self { dtype, split: true, vector }.row_blocks(rows, columns).1 > 1;
+        Self { dtype, split, vector }
     }
 
     /// All specializations.
     pub fn all() -> Vec<Self> {
-        let of = |dtype: DType| [false, true].map(|accumulate| [8, 1].map(|n| Self::new(dtype, accumulate, n, n)));
+        let of = |dtype| [1, MIN_BLOCK_ROWS + 1].map(|rows| [8, 1].map(|n| Self::new(dtype, [rows, n], true)));
         [DType::Bf16, DType::F32].into_iter().flat_map(of).flatten().collect()
     }
 
     /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
         let tile = format!("{WARPS}x{}", 32 * self.vector);
-        let parts = [self.dtype.name(), sm.name(), &tile, "accumulate"];
-        Name::new("reduce.columns", &parts[..if self.accumulate { 4 } else { 3 }])
+        let parts = [self.dtype.name(), sm.name(), &tile, "split"];
+        Name::new("reduce.columns", &parts[..if self.split { 4 } else { 3 }])
     }
 
-    /// Launch for x [rows, columns] with enough blocks of rows to fill the device, or one block of rows if `in_one`; `None`
-    /// if there are no columns.
-    pub fn launch(&self, rows: usize, columns: usize, in_one: bool) -> Option<ColumnLaunch> {
-        let column_blocks = columns.div_ceil(32 * self.vector as usize);
-        let wanted = if in_one { 1 } else { (WANTED_BLOCKS / column_blocks.max(1)).max(1) };
-        let rows_a_block = rows.div_ceil(wanted).max(if in_one { 1 } else { MIN_BLOCK_ROWS });
-        let row_blocks = rows.div_ceil(rows_a_block).max(1);
-        let grid = [column_blocks as u32, row_blocks as u32, 1];
+    /// Rows of a block and blocks of rows of a matrix, enough to fill the device.
+    fn row_blocks(&self, rows: usize, columns: usize) -> (usize, usize) {
+        let wanted = (WANTED_BLOCKS / self.column_blocks(columns).max(1)).max(1);
+        let rows_a_block = rows.div_ceil(wanted).max(MIN_BLOCK_ROWS);
+        (rows_a_block, rows.div_ceil(rows_a_block).max(1))
+    }
+
+    fn column_blocks(&self, columns: usize) -> usize {
+        columns.div_ceil(32 * self.vector as usize)
+    }
+
+    /// Launch for `matrices` matrices [rows, columns] in each of `lists` lists, 1 or 2; `None` if there are no columns.
+    pub fn launch(&self, [matrices, lists]: [usize; 2], [rows, columns]: [usize; 2]) -> Option<ColumnLaunch> {
+        assert!([1, 2].contains(&lists), "{lists} lists; COUNTERS and the index of a list are for 1 or 2");
+        let (rows_a_block, row_blocks) = if self.split { self.row_blocks(rows, columns) } else { (rows, 1) };
+        let depth = if self.split { matrices * lists } else { lists };
+        let grid = [self.column_blocks(columns) as u32, row_blocks as u32, depth as u32];
         let launch = Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 };
-        (columns > 0).then_some(ColumnLaunch { launch, rows_a_block, row_blocks })
+        let partial = if self.split { depth * row_blocks * columns } else { 0 };
+        (columns > 0).then_some(ColumnLaunch { launch, rows_a_block, partial })
     }
 
     /// Emits the program for `sm`.
@@ -110,64 +129,125 @@ impl ColumnSums {
     }
 
     fn body(&self, k: &Entry) {
-        let params = ColumnSumsArgs::declare(k, &all);
+        let params = ColumnSumsArgs::declare(k, &|_| self.split);
         let (x, out) = (params.x.load(k), params.out.load(k));
-        let [rows, columns, pitch, height] =
-            [&params.rows, &params.columns, &params.pitch, &params.rows_a_block].map(|size| size.load(k));
-        let [matrices, stride, across] = [&params.matrices, &params.stride, &params.across].map(|size| size.load(k));
-        let (storage, v) = (storage_of(self.dtype), self.vector);
-        let partial = k.shared_array("partial", THREADS * v * 4, 16);
-        let thread = k.special(Special::TidX);
-        let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
-        let origin = k.mul_lo(k.special(Special::CtaidX), 32 * v);
-        let column = k.mad_lo(lane, v, origin);
-        let within = k.lt(column, columns);
-        let block = k.special(Special::CtaidY);
-        let (first, bytes) = (k.mul_lo(block, height), k.shl(pitch, storage.bytes().ilog2()));
-        let end = k.min_u32(k.add(first, height), rows);
-        let x =
-            k.index(k.index(x, k.mul_lo(k.special(Special::CtaidZ), across), storage.bytes()), column, storage.bytes());
-        let block = k.mad_lo(k.special(Special::CtaidZ), k.special(Special::NctaidY), block);
-        let sums = k.registers::<F32>("sum", v as usize);
-        k.for_(0u32, matrices, 1u32, |matrix| {
-            let x = k.index(x, k.mul_lo(matrix, stride), storage.bytes());
-            sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
-            k.comment("warp w adds rows w, w + 8, ...: four of them under way at a time");
-            k.for_(k.add(first, warp), end, 4 * WARPS, |row| {
-                let rows = [0, 1, 2, 3].map(|i| k.add(row, i * WARPS));
-                let loaded = rows.map(|row| {
-                    let exists = k.and(within, k.lt(row, end));
-                    let at = k.index(x, row, bytes).at(0);
-                    if v > 1 {
-                        return k.load_numbers_if(storage, at, v, exists);
-                    }
-                    vec![k.load_number_if(storage, at, exists, Read::Mutable)]
+        let (partial, counters) = (params.partial.load(k), params.counters.load(k));
+        let [rows, columns, height] = [&params.rows, &params.columns, &params.rows_a_block].map(|size| size.load(k));
+        let [matrices, lists, apart] = [&params.matrices, &params.lists, &params.apart].map(|size| size.load(k));
+        let storage = storage_of(self.dtype);
+        let block = ColumnBlock::new(k, self.vector, columns);
+        let z = k.special(Special::CtaidZ);
+        let list = k.and(z, k.sub(lists, 1u32));
+        // Adds the matrices of the list at `x`, of `rows` rows each.
+        let add = |storage: Storage, x: Ptr<Global>, rows: Reg<U32>| {
+            let out = k.index(out, k.mul_lo(list, apart), 4u32);
+            k.for_(0u32, matrices, 1u32, |matrix| {
+                let first = k.mul_lo(k.mad_lo(matrix, lists, list), rows);
+                let x = k.index(x, k.mul_lo(first, columns), storage.bytes());
+                block.add(k, (storage, x), [k.mov(0u32), rows], |total, column| {
+                    let to = k.index(out, column, 4u32).at(0);
+                    k.st(to, [k.add(k.load_elements(Storage::F32, to, 1, Read::Mutable)[0], total)]);
                 });
-                for values in loaded {
-                    sums.iter().zip(values).for_each(|(&sum, value)| k.add_into(sum, sum, value));
-                }
+                k.comment("before the next matrix");
+                k.bar_sync();
             });
-            k.comment("the warps' sums in order");
-            for (i, &sum) in (0u32..).zip(&sums) {
-                let place = k.add(k.mad_lo(warp, 32 * v, lane), 32 * i);
-                k.st(k.index(partial, place, 4u32).at(0), [sum]);
-            }
-            k.bar_sync();
-            let column = k.add(k.mad_lo(lane, v, origin), warp);
-            k.if_(k.and(k.lt(warp, v), k.lt(column, columns)), || {
-                let from = k.index(partial, thread, 4u32);
-                let part = |warp: u32| k.ld::<F32, 1>(from.at((warp * 32 * v * 4) as i32))[0];
-                let mut total = (1..WARPS).fold(part(0), |sum, warp| k.add(sum, part(warp)));
-                let to = k.index(k.index(out, block, k.shl(columns, 2)), column, 4u32).at(0);
-                if self.accumulate {
-                    total = k.add(k.load_elements(Storage::F32, to, 1, Read::Mutable)[0], total);
-                }
-                k.st(to, [total]);
-            });
-            k.comment("before the next matrix");
-            k.bar_sync();
+        };
+        let (Some(partial), Some(counters)) = (partial, counters) else { return add(storage, x, rows) };
+        let y = k.special(Special::CtaidY);
+        let height_blocks = k.special(Special::NctaidY);
+        let first = k.mul_lo(y, height);
+        let end = k.min_u32(k.add(first, height), rows);
+        let x = k.index(x, k.mul_lo(k.mul_lo(z, rows), columns), storage.bytes());
+        let to = k.index(partial, k.mul_lo(k.mad_lo(z, height_blocks, y), columns), 4u32);
+        block.add(k, (storage, x), [first, end], |total, column| k.st(k.index(to, column, 4u32).at(0), [total]));
+        let counter = k.mad_lo(list, k.special(Special::NctaidX), k.special(Special::CtaidX));
+        let last = k.sub(k.mul_lo(matrices, height_blocks), 1u32);
+        last_block(k, block.thread, k.index(counters, counter, 4u32).at(0), last, || {
+            add(Storage::F32, partial, height_blocks);
         });
     }
+}
+
+/// Threads of a block that add 32·V columns.
+struct ColumnBlock {
+    vector: u32,
+    columns: Reg<U32>,
+    thread: Reg<U32>,
+    warp: Reg<U32>,
+    /// First column of the lane.
+    column: Reg<U32>,
+    /// Column of which the thread adds the sums of the warps.
+    own: Reg<U32>,
+    sums: Vec<Reg<F32>>,
+    shared: Ptr<Shared>,
+}
+
+impl ColumnBlock {
+    fn new(k: &Entry, vector: u32, columns: Reg<U32>) -> Self {
+        let shared = k.shared_array("sums", THREADS * vector * 4, 16);
+        let thread = k.special(Special::TidX);
+        let (warp, lane) = (k.shr(thread, 5), k.and(thread, 31u32));
+        let column = k.mad_lo(lane, vector, k.mul_lo(k.special(Special::CtaidX), 32 * vector));
+        let (own, sums) = (k.add(column, warp), k.registers::<F32>("sum", vector as usize));
+        Self { vector, columns, thread, warp, column, own, sums, shared }
+    }
+
+    /// Adds rows `first .. end` of x and calls `store` with each column's sum and its index.
+    fn add(
+        &self,
+        k: &Entry,
+        (storage, x): (Storage, Ptr<Global>),
+        [first, end]: [Reg<U32>; 2],
+        store: impl FnOnce(Reg<F32>, Reg<U32>),
+    ) {
+        let Self { vector: v, columns, thread, warp, column, own, ref sums, shared } = *self;
+        let (within, lane) = (k.lt(column, columns), k.and(thread, 31u32));
+        let (x, bytes) = (k.index(x, column, storage.bytes()), k.shl(columns, storage.bytes().ilog2()));
+        sums.iter().for_each(|&sum| k.assign(sum, 0.0f32));
+        k.comment("warp w adds rows w, w + 8, ...: four of them under way at a time");
+        k.for_(k.add(first, warp), end, 4 * WARPS, |row| {
+            let rows = [0, 1, 2, 3].map(|i| k.add(row, i * WARPS));
+            let loaded = rows.map(|row| {
+                let exists = k.and(within, k.lt(row, end));
+                let at = k.index(x, row, bytes).at(0);
+                if v > 1 {
+                    return k.load_numbers_if(storage, at, v, exists);
+                }
+                vec![k.load_number_if(storage, at, exists, Read::Mutable)]
+            });
+            for values in loaded {
+                sums.iter().zip(values).for_each(|(&sum, value)| k.add_into(sum, sum, value));
+            }
+        });
+        k.comment("the warps' sums in order");
+        for (i, &sum) in (0u32..).zip(sums) {
+            let place = k.add(k.mad_lo(warp, 32 * v, lane), 32 * i);
+            k.st(k.index(shared, place, 4u32).at(0), [sum]);
+        }
+        k.bar_sync();
+        k.if_(k.and(k.lt(warp, v), k.lt(own, columns)), || {
+            let from = k.index(shared, thread, 4u32);
+            let part = |warp: u32| k.ld::<F32, 1>(from.at((warp * 32 * v * 4) as i32))[0];
+            store((1..WARPS).fold(part(0), |sum, warp| k.add(sum, part(warp))), own);
+        });
+    }
+}
+
+/// Calls `finish` in the last of the blocks that count to `last`, in all its threads; it sees the stores of all of them. The
+/// counter is then 0 again.
+fn last_block(k: &Entry, thread: Reg<U32>, counter: At<Global>, last: Reg<U32>, finish: impl FnOnce()) {
+    k.comment("the last block to end");
+    let before: Ptr<Shared> = k.shared_array("before", 4, 4);
+    k.bar_sync();
+    // The barriers order the other threads' accesses before the first fence and after the second.
+    k.if_(k.setp(Compare::Eq, thread, 0u32), || {
+        k.fence(Fence::Device);
+        k.st(before.at(0), [k.atom_inc(counter, last)]);
+        k.fence(Fence::Device);
+    });
+    k.bar_sync();
+    let [before] = k.ld::<U32, 1>(before.at(0));
+    k.if_(k.setp(Compare::Eq, before, last), finish);
 }
 
 /// Term of a total.
@@ -179,7 +259,7 @@ pub enum Term {
     Square,
 }
 
-/// First launch of a total, or the only one.
+/// Specialization of the totals ([`TotalArgs`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Total {
     /// Storage of x.
@@ -188,17 +268,8 @@ pub struct Total {
     pub term: Term,
     /// True if the elements are whole vectors of 16 bytes.
     pub aligned: bool,
-    /// True if one block adds all elements and writes what [`AddTotals::Scaled`] would.
-    pub scaled: bool,
-}
-
-/// Second launch of a total, one block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AddTotals {
-    /// `out` is f32: the total times `factor`.
-    Scaled,
-    /// `out` is a [`ClipBlock`].
-    Clip,
+    /// True if `out` is a [`ClipBlock`], false if it is f32: the total times `factor`.
+    pub clips: bool,
 }
 
 /// Clipping of a gradient to a global norm, in device memory, as words.
@@ -244,16 +315,8 @@ pub struct RowSums {
 impl Total {
     /// Specialization for `count` elements.
     pub fn new(dtype: DType, term: Term, count: usize) -> Self {
-        Self { dtype, term, aligned: count.is_multiple_of(16 / dtype.bytes()), scaled: false }
+        Self { dtype, term, aligned: count.is_multiple_of(16 / dtype.bytes()), clips: false }
     }
-
-    /// Specialization for a list of losses, of any length up to [`Total::ONE_BLOCK`].
-    pub fn of_losses() -> Self {
-        Self { dtype: DType::F32, term: Term::Number, aligned: false, scaled: true }
-    }
-
-    /// Maximum elements of one block.
-    pub const ONE_BLOCK: usize = TOTAL_RUN;
 
     /// All specializations.
     pub fn all() -> Vec<Self> {
@@ -263,23 +326,26 @@ impl Total {
                 all.extend([8, 1].map(|count| Self::new(dtype, term, count)));
             }
         }
-        all.push(Self::of_losses());
+        all.extend([8, 1].map(|count| Self { clips: true, ..Self::new(DType::F32, Term::Square, count) }));
         all
     }
 
     /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
-        let operation = if self.term == Term::Number { "reduce.sum" } else { "reduce.squares" };
+        let operation = match (self.clips, self.term) {
+            (true, _) => "reduce.clip",
+            (false, Term::Number) => "reduce.sum",
+            (false, Term::Square) => "reduce.squares",
+        };
         let tile = TOTAL_RUN.to_string();
-        let variant = if self.scaled { "scaled" } else { "unaligned" };
-        let parts = [self.dtype.name(), sm.name(), &tile, variant];
+        let parts = [self.dtype.name(), sm.name(), &tile, "unaligned"];
         Name::new(operation, &parts[..if self.aligned { 3 } else { 4 }])
     }
 
-    /// Launch; the grid's first size is the number of partial sums. `None` for no elements, whose total is 0.
-    pub fn launch(&self, count: usize) -> Option<Launch> {
-        let grid = [count.div_ceil(TOTAL_RUN) as u32, 1, 1];
-        (count > 0).then_some(Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 })
+    /// Launch; the grid's first size is the number of partial sums.
+    pub fn launch(&self, count: usize) -> Launch {
+        let grid = [count.div_ceil(TOTAL_RUN).max(1) as u32, 1, 1];
+        Launch { grid, block: [THREADS, 1, 1], shared_bytes: 0 }
     }
 
     /// Emits the program for `sm`.
@@ -291,9 +357,10 @@ impl Total {
     }
 
     fn body(&self, k: &Entry) {
-        let params = TotalArgs::declare(k, &|_| self.scaled);
-        let (x, partial, count) = (params.x.load(k), params.partial.load(k), params.count.load(k));
-        let factor = params.factor.load(k);
+        let params = TotalArgs::declare(k, &|_| !self.clips);
+        let [x, partial, out, counter] =
+            [&params.x, &params.partial, &params.out, &params.counter].map(|pointer| pointer.load(k));
+        let (count, factor) = (params.count.load(k), params.factor.load(k));
         let storage = storage_of(self.dtype);
         let (v, thread, block) = (storage.vector(), k.special(Special::TidX), k.special(Special::CtaidX));
         let total = k.variable::<F64>("total", 0.0f64);
@@ -317,48 +384,20 @@ impl Total {
             }
             k.add_into(total, total, k.cvt_f64(sum));
         });
-        add_block(k, "tree", thread, total, |total| match factor {
-            None => k.st(k.index(partial, block, 8u32).at(0), [total]),
-            Some(factor) => store_scaled(k, total, factor, partial),
-        });
-    }
-}
-
-impl AddTotals {
-    /// Name of the program for `sm`.
-    pub fn name(self, sm: Sm) -> Name {
-        let operation = if self == Self::Clip { "reduce.clip" } else { "reduce.add" };
-        Name::new(operation, &["f64f32", sm.name(), &THREADS.to_string()])
-    }
-
-    /// Launch of one block.
-    pub fn launch(self) -> Launch {
-        Launch { grid: [1, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 }
-    }
-
-    /// Emits the program for `sm`.
-    pub fn program(self, sm: Sm) -> Program {
-        Program::emit(self.name(sm), sm, THREADS, 40, |k| {
-            let params = AddTotalsArgs::declare(k, &|_| self == Self::Scaled);
-            let (partial, out) = (params.partial.load(k), params.out.load(k));
-            let (count, factor) = (params.count.load(k), params.factor.load(k));
-            let thread = k.special(Special::TidX);
-            let total = k.variable::<F64>("total", 0.0f64);
-            k.for_(thread, count, THREADS, |i| {
+        add_block(k, "tree", thread, total, |total| k.st(k.index(partial, block, 8u32).at(0), [total]));
+        let blocks = k.special(Special::NctaidX);
+        last_block(k, thread, counter.at(0), k.sub(blocks, 1u32), || {
+            k.assign(total, 0.0f64);
+            k.for_(thread, blocks, THREADS, |i| {
                 let [value] = k.ld::<F64, 1>(k.index(partial, i, 8u32).at(0));
                 k.add_into(total, total, value);
             });
-            add_block(k, "tree", thread, total, |total| match factor {
+            add_block(k, "last_tree", thread, total, |total| match factor {
                 None => clip(k, total, out),
-                Some(factor) => store_scaled(k, total, factor, out),
+                Some(factor) => k.st(out.at(0), [k.cvt_f32_f64(k.mul(total, k.cvt_f64(factor)))]),
             });
-        })
+        });
     }
-}
-
-/// Stores total · factor in f32.
-fn store_scaled(k: &Entry, total: Reg<F64>, factor: Reg<F32>, out: Ptr<Global>) {
-    k.st(out.at(0), [k.cvt_f32_f64(k.mul(total, k.cvt_f64(factor)))]);
 }
 
 /// Writes the total and the scale of a [`ClipBlock`].
@@ -429,24 +468,26 @@ impl RowSums {
 arguments! {
     /// Arguments of [`ColumnSums`].
     ColumnSumsArgs, declared as ColumnSumsParams {
-        /// [rows, columns], rows `pitch` elements apart
+        /// [matrices, lists, rows, columns]
         x: Address,
-        /// [blocks of rows, columns] f32
+        /// `[columns]` f32 of the first list
         out: Address,
+        /// [matrices, lists, blocks of rows, columns] f32, where rows are split.
+        partial: Option<Address>,
+        /// [`COUNTERS`] zeros, where rows are split.
+        counters: Option<Address>,
         /// Rows of x.
         rows: usize,
         /// Columns.
         columns: usize,
-        /// Elements from a row of x to the next.
-        pitch: usize,
         /// Rows that a block adds.
         rows_a_block: usize,
-        /// Matrices that are added to a row of `out`, in order; 1 if it is overwritten.
+        /// Matrices that are added to an `out`, in order.
         matrices: usize,
-        /// Elements from one of them to the next.
-        stride: usize,
-        /// Elements to the first matrix of the next third grid index, which has rows of `out` of its own.
-        across: usize,
+        /// 1 or 2
+        lists: usize,
+        /// Elements from an `out` to that of the next list.
+        apart: usize,
     }
 }
 
@@ -455,25 +496,15 @@ arguments! {
     TotalArgs, declared as TotalParams {
         /// `[count]`
         x: Address,
-        /// `[blocks]` f64, or one f32 with a factor
-        partial: Address,
-        /// Elements of x.
-        count: usize,
-        /// Factor of the total, where one block adds all.
-        factor: Option<f32>,
-    }
-}
-
-arguments! {
-    /// Arguments of [`AddTotals`].
-    AddTotalsArgs, declared as AddTotalsParams {
-        /// `[count]` f64
+        /// `[blocks]` f64
         partial: Address,
         /// One f32, or a [`ClipBlock`].
         out: Address,
-        /// Partial totals.
+        /// A zero.
+        counter: Address,
+        /// Elements of x.
         count: usize,
-        /// Factor of the total, of [`AddTotals::Scaled`].
+        /// Factor of the total, where `out` is f32.
         factor: Option<f32>,
     }
 }

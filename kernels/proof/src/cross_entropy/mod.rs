@@ -184,6 +184,8 @@ impl<X: Element> Given<'_, X> {
             labels: device.buffer("labels", self.labels),
             norms: device.buffer("norms", norms),
             dlosses: device.buffer("dlosses", dlosses),
+            apart: 1,
+            factor: 1.0,
             dlogits: device.unwritten::<Y>("dlogits", dlogits.len()),
             table: self.table(&mut device),
         };

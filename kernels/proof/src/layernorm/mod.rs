@@ -5,7 +5,7 @@ pub mod reference;
 mod tests;
 
 use crate::entry::*;
-use crate::reduce::{simulate_column_sums, simulate_repeated_column_sums};
+use crate::reduce::simulate_column_sums;
 use kernels::layernorm::{Backward, Forward, Spec, backward, backward_scratch_len, forward};
 use kernels::pool::Cpu;
 use kernels_cuda::layernorm::{BackwardArgs, ForwardArgs, LayerNorm};
@@ -135,7 +135,7 @@ impl Normalize for GpuRunner<'_> {
         b.ds.copy_from_slice(&device.read(arguments.ds)?);
         for (partial, out) in [arguments.dgain_partial, arguments.dbias_partial].into_iter().zip([b.dgain, b.dbias]) {
             let sums = device.buffer("gradient", out);
-            let shape = (groups, spec.columns, spec.columns);
+            let shape = [1, 1, groups, spec.columns];
             simulate_column_sums(&mut device, DType::F32, shape, partial, sums)?;
             out.copy_from_slice(&device.read(sums)?);
         }
@@ -168,13 +168,13 @@ fn repeated<X: Element>(gpu: &GpuRunner<'_>, spec: &Spec, b: Backward<'_, X>) ->
         return Ok(());
     }
     let together = device.buffer("together", &[&*b.dgain, &*b.dbias].concat());
-    simulate_repeated_column_sums(&mut device, [2, groups, columns], partial, together)?;
+    simulate_column_sums(&mut device, DType::F32, [2, 2, groups, columns], partial, together)?;
     let sums: Vec<f32> = device.read(together)?;
     for (i, (out, sums)) in [b.dgain, b.dbias].into_iter().zip(sums.chunks_exact(columns)).enumerate() {
         let alone = device.buffer("alone", out);
         for application in [0, 1] {
             let partial = partial.element((2 * application + i) * matrix, 4);
-            simulate_column_sums(&mut device, DType::F32, (groups, columns, columns), partial, alone)?;
+            simulate_column_sums(&mut device, DType::F32, [1, 1, groups, columns], partial, alone)?;
         }
         out.copy_from_slice(sums);
         if device.read::<u32>(alone)?.iter().zip(&*out).any(|(alone, together)| *alone != together.to_bits()) {

@@ -10,9 +10,8 @@ use kernels::pool::Cpu;
 use kernels::reduce::{column_sums, column_sums_scratch_len, row_sums, sum, sum_of_squares};
 use kernels_cuda::arguments::Address;
 use kernels_cuda::reduce::{
-    AddTotals, AddTotalsArgs, ClipBlock, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs,
+    COUNTERS, ClipBlock, ColumnSums, ColumnSumsArgs, RowSums, RowSumsArgs, Term, Total, TotalArgs,
 };
-use ptx::Launch;
 
 /// Sums.
 pub const OPERATION: Operation = Operation { name: "reduce", cases, cost, check, ptx };
@@ -21,7 +20,6 @@ fn ptx(sm: Sm) -> Vec<Program> {
     once(sm, || {
         let mut all: Vec<Program> = ColumnSums::all().iter().map(|kernel| kernel.program(sm)).collect();
         all.extend(Total::all().iter().map(|kernel| kernel.program(sm)));
-        all.extend([AddTotals::Scaled, AddTotals::Clip].map(|add| add.program(sm)));
         all.extend([DType::Bf16, DType::F32].map(|dtype| RowSums { dtype }.program(sm)));
         all
     })
@@ -48,7 +46,7 @@ const VARIANTS: [&str; 4] = ["sum", "squares", "rows", "columns"];
 
 fn cases() -> Vec<Case> {
     let mut all = cases_of_rows(&SIZES, "F", &VARIANTS.map(|variant| (Pass::Forward, variant)));
-    // More partial sums than half the threads of the second launch, which is the same for both totals.
+    // More partial sums than half the threads of a block.
     all.push(Case {
         pass: Pass::Forward,
         dtype: DType::F32,
@@ -105,37 +103,31 @@ impl Reduce for Cpu {
 
 impl Reduce for GpuRunner<'_> {
     fn total<X: Element>(&self, term: Term, x: &[X]) -> Result<f64, String> {
-        let kernel = Total::new(X::DTYPE, term, x.len());
-        let Some(launch) = kernel.launch(x.len()) else { return Ok(0.0) };
-        let (mut device, parts) = (self.device(), launch.grid[0] as usize);
-        let partial = device.unwritten::<f64>("partial", parts);
-        let arguments = TotalArgs { x: device.buffer("x", x), partial, count: x.len(), factor: None };
-        device.start(&kernel.program(self.sm()), Some(launch), &arguments, Approximation::Device)?;
         const LIMIT: f64 = 2.5;
+        let kernel = Total::new(X::DTYPE, term, x.len());
+        let (mut device, launch, count) = (self.device(), kernel.launch(x.len()), x.len());
+        let [x, counter] = [device.buffer("x", x), device.buffer("counter", &[0u32])];
         let (scaled, block) = (device.unwritten::<f32>("out", 1), device.buffer("block", &ClipBlock::words(LIMIT)));
-        for (kernel, out, factor) in [(AddTotals::Scaled, scaled, Some(0.25)), (AddTotals::Clip, block, None)] {
-            let arguments = AddTotalsArgs { partial, out, count: parts, factor };
-            device.start(&kernel.program(self.sm()), Some(kernel.launch()), &arguments, Approximation::Device)?;
+        let mut run = |clips, out, factor| {
+            let kernel = Total { clips, ..kernel };
+            let partial = device.unwritten::<f64>("partial", launch.grid[0] as usize);
+            let arguments = TotalArgs { x, partial, out, counter, count, factor };
+            device.start(&kernel.program(self.sm()), Some(launch), &arguments, Approximation::Device)?;
+            device.read::<u32>(out)
+        };
+        let total = 4.0 * f64::from(f32::from_bits(run(false, scaled, Some(0.25))?[0]));
+        if X::DTYPE != DType::F32 || term != Term::Square {
+            return Ok(total);
         }
-        let one_block = X::DTYPE == DType::F32 && term == Term::Number && x.len() <= Total::ONE_BLOCK;
-        let alone = device.unwritten::<f32>("alone", usize::from(one_block));
-        if one_block {
-            let arguments = TotalArgs { x: device.buffer("x", x), partial: alone, count: x.len(), factor: Some(0.25) };
-            let kernel = Total::of_losses();
-            device.start(&kernel.program(self.sm()), kernel.launch(x.len()), &arguments, Approximation::Device)?;
-        }
-        let (scaled, block) = (device.read::<f32>(scaled)?[0], device.read::<u32>(block)?);
-        let whole = ClipBlock::total([block[0], block[1]]);
-        if scaled.to_bits() != ((whole * 0.25) as f32).to_bits() {
-            return Err(format!("a quarter of {whole:e} is {scaled:e}"));
-        }
-        if let Some(alone) = device.read::<f32>(alone)?.first().filter(|alone| alone.to_bits() != scaled.to_bits()) {
-            return Err(format!("one block has {alone:e}, two launches {scaled:e}"));
+        let words = run(true, block, None)?;
+        let whole = ClipBlock::total([words[0], words[1]]);
+        if total != f64::from(whole as f32) {
+            return Err(format!("{whole:e} is {total:e} as f32"));
         }
         let norm = whole.sqrt();
         let wanted = if norm > LIMIT { (LIMIT / norm) as f32 } else { 1.0 };
         let wanted = if norm < f64::INFINITY { wanted } else { f32::NAN };
-        let scale = f32::from_bits(block[ClipBlock::SCALE / 4]);
+        let scale = f32::from_bits(words[ClipBlock::SCALE / 4]);
         if scale != wanted && !(scale.is_nan() && wanted.is_nan()) {
             return Err(format!("the scale of {whole:e} is {scale:e}, expected {wanted:e}"));
         }
@@ -152,64 +144,29 @@ impl Reduce for GpuRunner<'_> {
     fn column_sums<X: Element>(&self, rows: usize, columns: usize, x: &[X], out: &mut [f32]) -> Result<(), String> {
         let mut device = self.device();
         let (x, sums) = (device.buffer("x", x), device.buffer("out", out));
-        simulate_column_sums(&mut device, X::DTYPE, (rows, columns, columns), x, sums)?;
+        simulate_column_sums(&mut device, X::DTYPE, [1, 1, rows, columns], x, sums)?;
         out.copy_from_slice(&device.read(sums)?);
         Ok(())
     }
 }
 
-/// Adds the column sums of x [rows, columns], rows `pitch` elements apart, to out [columns]: one launch, or two with partial
-/// sums between them.
+/// out[i] += the column sums of the matrices x[.., i] [matrices, lists, rows, columns], one after another; out [lists, columns].
 pub(crate) fn simulate_column_sums(
     device: &mut Device<'_>,
     dtype: DType,
-    (rows, columns, pitch): (usize, usize, usize),
+    [matrices, lists, rows, columns]: [usize; 4],
     x: Address,
     out: Address,
 ) -> Result<(), String> {
-    let first = ColumnSums::new(dtype, false, columns, pitch).launch(rows, columns, false);
-    let blocks = first.map_or(1, |first| first.row_blocks);
-    let partial = device.unwritten::<f32>("partial", blocks * columns);
-    let mut run = |(dtype, accumulate), (x, out), rows, pitch, in_one| {
-        let kernel = ColumnSums::new(dtype, accumulate, columns, pitch);
-        let Some(found) = kernel.launch(rows, columns, in_one) else { return Ok(()) };
-        let rows_a_block = found.rows_a_block;
-        let arguments =
-            ColumnSumsArgs { x, out, rows, columns, pitch, rows_a_block, matrices: 1, stride: 0, across: 0 };
-        device.start(&kernel.program(device.sm()), Some(found.launch), &arguments, Approximation::Device)
-    };
-    if blocks == 1 {
-        return run((dtype, true), (x, out), rows, pitch, true);
-    }
-    run((dtype, false), (x, partial), rows, pitch, false)?;
-    run((DType::F32, true), (partial, out), blocks, columns, true)
-}
-
-/// out[i] += the column sums of the matrices x[.., i] [matrices, 2, rows, columns], one after another; out [2, columns].
-pub(crate) fn simulate_repeated_column_sums(
-    device: &mut Device<'_>,
-    [matrices, rows, columns]: [usize; 3],
-    x: Address,
-    out: Address,
-) -> Result<(), String> {
-    let [parts, whole] = [false, true].map(|accumulate| ColumnSums::new(DType::F32, accumulate, columns, columns));
-    let Some(first) = parts.launch(rows, columns, false) else { return Ok(()) };
-    let (mut x, mut rows) = (x, rows);
-    if first.row_blocks > 1 {
-        let partial = device.unwritten::<f32>("partial", 2 * matrices * first.row_blocks * columns);
-        let launch = Launch { grid: [first.launch.grid[0], first.launch.grid[1], 2 * matrices as u32], ..first.launch };
-        let (rows_a_block, across) = (first.rows_a_block, rows * columns);
-        let (matrices, stride) = (1, 0);
-        let arguments =
-            ColumnSumsArgs { x, out: partial, rows, columns, pitch: columns, rows_a_block, matrices, stride, across };
-        device.start(&parts.program(device.sm()), Some(launch), &arguments, Approximation::Device)?;
-        (x, rows) = (partial, first.row_blocks);
-    }
-    let found = whole.launch(rows, columns, true).expect("there are columns");
-    let launch = Launch { grid: [found.launch.grid[0], 1, 2], ..found.launch };
-    let (rows_a_block, stride, across) = (found.rows_a_block, 2 * rows * columns, rows * columns);
-    let arguments = ColumnSumsArgs { x, out, rows, columns, pitch: columns, rows_a_block, matrices, stride, across };
-    device.start(&whole.program(device.sm()), Some(launch), &arguments, Approximation::Device)
+    let kernel = ColumnSums::new(dtype, [rows, columns], true);
+    let Some(found) = kernel.launch([matrices, lists], [rows, columns]) else { return Ok(()) };
+    let partial = kernel.split.then(|| device.unwritten::<f32>("partial", found.partial));
+    let counters = kernel.split.then(|| device.buffer("counters", &[0u32; COUNTERS]));
+    let (rows_a_block, apart) = (found.rows_a_block, columns);
+    let arguments = ColumnSumsArgs { x, out, partial, counters, rows, columns, rows_a_block, matrices, lists, apart };
+    device.start(&kernel.program(device.sm()), Some(found.launch), &arguments, Approximation::Device)?;
+    let left = counters.map(|counters| device.read::<u32>(counters)).transpose()?.unwrap_or_default();
+    if left.iter().any(|&count| count != 0) { Err("a counter is not 0 after the launch".to_string()) } else { Ok(()) }
 }
 
 fn check_of<X: Element>(case: &Case, on: &On<'_>, by: &impl Reduce) -> Result<f64, String> {
