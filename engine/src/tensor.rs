@@ -148,6 +148,20 @@ impl Tensor {
         Ok(Reading::coming(self.storage.begin_read(self.byte_range())?, self.len()))
     }
 
+    /// Begins to read the elements as [`Tensor::to_vec`] returns them; nothing waits, except for integers.
+    ///
+    /// # Errors
+    /// The GPU failed in an earlier launch.
+    pub fn to_vec_later(&self) -> Result<Reading<f32>> {
+        match self.dtype {
+            DType::F32 => self.read_later(),
+            DType::Bf16 if self.gpu().is_some() && !self.is_empty() => {
+                Ok(Reading::widened(self.storage.begin_read(self.byte_range())?, self.len()))
+            }
+            _ => Ok(Reading::here(self.to_vec()?)),
+        }
+    }
+
     /// Overwrites the elements, wherever they are. Panics like [`Tensor::slice_mut`], and if there are more or fewer.
     ///
     /// # Errors
