@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::loss::PretrainingLoss;
 use super::sentence::Sentence;
-use crate::data::Batch;
 use crate::mean::{Mean, Proportion};
 use crate::train::{MicroBatchSums, StepFigures, bits};
 
@@ -128,12 +127,10 @@ impl Tally {
         Ok(masked)
     }
 
-    /// Adds the losses of the masked pieces that are shown as `mask`.
-    pub(super) fn add_hidden(&mut self, batch: &Batch, masked: &[f32], mask: u32) {
-        for (&position, &loss) in batch.masked_positions.iter().zip(masked) {
-            if batch.ids[position as usize] == mask {
-                self.hidden.add(f64::from(loss), 1);
-            }
+    /// Adds the losses of the masked pieces that are hidden, shown as `[MASK]`.
+    pub(super) fn add_hidden(&mut self, hidden: &[bool], masked: &[f32]) {
+        for (_, &loss) in hidden.iter().zip(masked).filter(|(is_hidden, _)| **is_hidden) {
+            self.hidden.add(f64::from(loss), 1);
         }
     }
 }

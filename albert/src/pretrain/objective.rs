@@ -151,7 +151,14 @@ impl HeldOut {
         let Self { set, batch, .. } = self;
         let mask = set.mask_id();
         let cpu = loaded.workspace.device().processor().clone();
-        let (mut own, mut batches) = (Vec::new(), 0);
+        let (mut own, mut batches, mut begun) = (Vec::new(), 0, None);
+        let mut finish = |(losses, hidden): (LossReadings, Vec<bool>)| -> Result<(), EngineError> {
+            let mut tally = Tally::default();
+            let masked = tally.add_losses(losses)?;
+            tally.add_hidden(&hidden, &masked);
+            tally.write(&mut own);
+            Ok(())
+        };
         set.rewind();
         loop {
             let is_own = batches % communicator.size() == communicator.rank();
@@ -164,16 +171,15 @@ impl HeldOut {
                 continue;
             }
             let LoadedModel { workspace, model, params } = loaded;
-            let (batch, mut tally) = (&*batch, Tally::default());
-            cpu.enter(|| -> Result<(), EngineError> {
+            let losses = cpu.enter(|| {
                 let tape = workspace.infer(params, Some(EVALUATE));
-                let losses = pretraining_loss(model, &tape, batch, options, weights, Denominators::of(batch))?;
-                let masked = tally.add_losses(LossReadings::begin(&losses)?)?;
-                tally.add_hidden(batch, &masked, mask);
-                Ok(())
+                LossReadings::begin(&pretraining_loss(model, &tape, batch, options, weights, Denominators::of(batch))?)
             })?;
-            tally.write(&mut own);
+            let hidden = batch.masked_positions.iter().map(|&position| batch.ids[position as usize] == mask).collect();
+            // A GPU computes this batch while the one before it is read.
+            begun.replace((losses, hidden)).map_or(Ok(()), &mut finish)?;
         }
+        begun.map_or(Ok(()), &mut finish)?;
         let all = communicator.gather("held-out losses", bytemuck::cast_slice(&own))?;
         let all: Vec<Vec<f64>> = all.iter().map(|theirs| bytemuck::pod_collect_to_vec(theirs)).collect();
         let mut sum = Tally::default();

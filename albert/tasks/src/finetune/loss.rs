@@ -199,24 +199,43 @@ fn loss_of_classes(
     Ok(Loss { total: classified.loss.clone(), classified: Some(classified) })
 }
 
-/// Scores of each window of `batch`; empty in a dry run of a head without a beam.
+/// Waits for results that a device computes.
+pub(super) type Later<R> = Box<dyn FnOnce() -> Result<Vec<R>, EngineError>>;
+
+/// Scores of each window of `batch`, without a wait; empty in a dry run. Of the released head of SQuAD 2.0, the ends depend on
+/// the starts, and it waits for both.
 pub(super) fn window_scores(
     model: &Model,
     tape: &Tape<'_>,
     batch: &Batch,
     options: &ForwardOptions,
+) -> Result<Later<WindowScore>, EngineError> {
+    if let Some(Task::SquadV2(head)) = model.task() {
+        let scores = beam_scores(model, head, tape, batch, options)?;
+        return Ok(Box::new(|| Ok(scores)));
+    }
+    let Scores::Answers { logits: [start, end], .. } = scores(model, tape, batch, options)? else {
+        unreachable!("only span heads score windows")
+    };
+    if tape.is_dry() {
+        return Ok(Box::new(|| Ok(Vec::new())));
+    }
+    let (start, end, ends) = (start.value().to_vec_later()?, end.value().to_vec_later()?, batch.cu_seqlens.clone());
+    Ok(Box::new(move || {
+        let (start, end) = (start.wait()?, end.wait()?);
+        let ranges = ends.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
+        Ok(ranges.map(|of| WindowScore::Logits([start[of.clone()].to_vec(), end[of].to_vec()])).collect())
+    }))
+}
+
+fn beam_scores(
+    model: &Model,
+    head: &SquadV2Head,
+    tape: &Tape<'_>,
+    batch: &Batch,
+    options: &ForwardOptions,
 ) -> Result<Vec<WindowScore>, EngineError> {
     let ranges = || batch.cu_seqlens.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
-    let Some(Task::SquadV2(head)) = model.task() else {
-        let Scores::Answers { logits: [start, end], .. } = scores(model, tape, batch, options)? else {
-            unreachable!("only span heads score windows")
-        };
-        if tape.is_dry() {
-            return Ok(Vec::new());
-        }
-        let (start, end) = (start.value().to_vec()?, end.value().to_vec()?);
-        return Ok(ranges().map(|of| WindowScore::Logits([start[of.clone()].to_vec(), end[of].to_vec()])).collect());
-    };
     let inputs = Inputs::new(tape, batch)?;
     let x = model.encode(tape, &inputs, options)?; // [T, H]
     let mask = SquadV2Head::mask(tape, &batch.hidden)?;

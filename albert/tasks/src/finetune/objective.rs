@@ -13,8 +13,7 @@ use albert::train::{
 };
 use engine::io::{hash64, write_atomically};
 use engine::ops::{CrossEntropyOutput, LossReading};
-use engine::{Communicator, Cpu, DType, EngineError, Gradients, Lanes, Reading, Tensor};
-use half::bf16;
+use engine::{Communicator, Cpu, EngineError, Gradients, Lanes, Reading};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -76,32 +75,13 @@ struct Dev {
 /// Losses of a micro-batch on their way to the host.
 #[derive(Debug)]
 pub struct LossReadings {
-    total: Total,
+    /// The loss itself.
+    total: Reading<f32>,
     classified: Option<LossReading>,
     /// Weight of the micro-batch in the loss of the step.
     weight: u64,
     /// That of the step, by which the total is divided.
     denominator: f32,
-}
-
-/// The loss itself, which has the type of the scores where they are numbers.
-#[derive(Debug)]
-enum Total {
-    F32(Reading<f32>),
-    Bf16(Reading<bf16>),
-}
-
-impl Total {
-    fn begin(loss: &Tensor) -> Result<Self, EngineError> {
-        Ok(if loss.dtype() == DType::Bf16 { Self::Bf16(loss.read_later()?) } else { Self::F32(loss.read_later()?) })
-    }
-
-    fn wait(self) -> Result<f32, EngineError> {
-        Ok(match self {
-            Self::F32(total) => total.wait()?[0],
-            Self::Bf16(total) => total.wait()?[0].to_f32(),
-        })
-    }
 }
 
 /// Details of a run before its first step.
@@ -305,7 +285,7 @@ impl Objective for Finetuning {
             return Ok(None);
         }
         Ok(Some(LossReadings {
-            total: Total::begin(loss.total.value())?,
+            total: loss.total.value().to_vec_later()?,
             classified: loss.classified.as_ref().map(CrossEntropyOutput::read_later).transpose()?,
             weight: batch.weight as u64,
             denominator,
@@ -316,7 +296,7 @@ impl Objective for Finetuning {
         let mut sums = LossSums::default();
         let Some(LossReadings { total, classified, weight, denominator }) = losses else { return Ok(sums) };
         // The sum of the micro-batch was divided by the weight of the step.
-        sums.loss.add(f64::from(total.wait()?) * f64::from(denominator), weight);
+        sums.loss.add(f64::from(total.wait()?[0]) * f64::from(denominator), weight);
         if let Some(classified) = classified {
             sums.correct.add(classified.wait()?.1 as u64, weight);
         }
@@ -459,7 +439,7 @@ impl Finetuning {
             }
         };
         if let Examples::Questions(questions) = examples {
-            let scores = self.scorer.window_scores(loaded, features, communicator)?;
+            let scores = self.scorer.window_scores(loaded, features, communicator)?()?;
             let predictions = answers(questions, features, &scores, &task.span.decode);
             write(0, &predictions);
             let measured = measure(task, examples, &predictions)?.expect("questions are measured");
@@ -471,7 +451,7 @@ impl Finetuning {
             let part = part_of(rest, task.problem.labels().len());
             rest = &rest[part.len()..];
             let end = rest.first().map_or(examples.len(), |next| next.example);
-            let scores = self.scorer.scores(loaded, part, communicator)?;
+            let scores = self.scorer.scores(loaded, part, communicator)?()?;
             let predictions = predictions(&task.problem, first..end, examples, part, &scores);
             measurer.add(first, &predictions);
             write(first, &predictions);

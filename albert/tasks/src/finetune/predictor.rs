@@ -13,6 +13,7 @@ use engine::{Communicator, DType, Device, Precision, Workspace};
 
 use super::batch::Budget;
 use super::feature::Feature;
+use super::loss::{Later, WindowScore};
 use super::measure::golds;
 use super::prediction::{Prediction, answers, average, predictions};
 use super::scorer::Scorer;
@@ -177,20 +178,44 @@ impl Predictor {
     /// The examples do not fit the problem (single texts for a model of pairs, pairs for a model of single texts, no
     /// texts), a score is not finite, or the engine failed.
     pub fn predict(&mut self, examples: &Examples) -> Result<Vec<Prediction>, FinetuneError> {
-        self.truncated = vec![0; examples.len()];
+        let begun = self.begin(examples)?;
+        self.finish(examples, begun)
+    }
+
+    /// Begins to compute the predictions for `examples`; nothing waits for a GPU, except for its last batches.
+    fn begin(&mut self, examples: &Examples) -> Result<Vec<Begun>, FinetuneError> {
         if examples.is_empty() {
             return Ok(Vec::new());
         }
         self.task.expect(examples)?;
+        self.members.iter_mut().map(|member| member.begin(examples)).collect()
+    }
+
+    /// The predictions for the `examples` that were begun.
+    fn finish(&mut self, examples: &Examples, begun: Vec<Begun>) -> Result<Vec<Prediction>, FinetuneError> {
+        self.truncated = vec![0; examples.len()];
+        if examples.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut lists = Vec::with_capacity(self.members.len());
-        for member in &mut self.members {
-            let (list, own) = member.predict(examples)?;
-            lists.push(list);
-            self.truncated.iter_mut().zip(own).for_each(|(most, own)| *most = own.max(*most));
+        for (member, Begun { features: Features { list, truncated, .. }, scores }) in self.members.iter().zip(begun) {
+            lists.push(member.finish(examples, &list, scores)?);
+            self.truncated.iter_mut().zip(truncated).for_each(|(most, own)| *most = own.max(*most));
         }
         self.cut += self.truncated.iter().filter(|&&pieces| pieces > 0).count();
         average(lists)
     }
+}
+
+/// Features of examples whose scores are begun.
+struct Begun {
+    features: Features,
+    scores: BegunScores,
+}
+
+enum BegunScores {
+    Values(Later<Vec<f32>>),
+    Windows(Later<WindowScore>),
 }
 
 /// Result of an example that may not fit a model: its prediction and truncated pieces, or the problem.
@@ -202,6 +227,17 @@ impl Predictor {
     /// # Errors
     /// A score is not finite, or the engine failed.
     pub fn predict_each(&mut self, examples: &Examples) -> Result<Vec<OfExample>, FinetuneError> {
+        self.predict_each_later(examples)?(self)
+    }
+
+    /// Begins [`predict_each`](Self::predict_each); the result finishes it with this predictor. A GPU computes in between.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn predict_each_later(
+        &mut self,
+        examples: &Examples,
+    ) -> Result<impl FnOnce(&mut Self) -> Result<Vec<OfExample>, FinetuneError> + use<>, FinetuneError> {
         let checked: Vec<_> = (0..examples.len()).map(|at| self.task.expect(&examples.one(at))).collect();
         let fitting: Vec<usize> = (0..examples.len()).filter(|&at| checked[at].is_ok()).collect();
         let mut out: Vec<OfExample> = checked
@@ -209,21 +245,27 @@ impl Predictor {
             .map(|checked| Err(checked.err().map_or(String::new(), |error| error.to_string())))
             .collect();
         let all = if fitting.len() == examples.len() { examples.clone() } else { examples.some(&fitting) };
-        match self.predict(&all) {
-            Ok(list) => {
-                for ((at, prediction), &truncated) in fitting.into_iter().zip(list).zip(&self.truncated) {
-                    out[at] = Ok((prediction, truncated));
+        let begun = match self.begin(&all) {
+            Err(error @ FinetuneError::Data(_)) => Err(error),
+            begun => Ok(begun?),
+        };
+        Ok(move |predictor: &mut Self| {
+            match begun.and_then(|begun| predictor.finish(&all, begun)) {
+                Ok(list) => {
+                    for ((at, prediction), &truncated) in fitting.into_iter().zip(list).zip(&predictor.truncated) {
+                        out[at] = Ok((prediction, truncated));
+                    }
                 }
-            }
-            Err(FinetuneError::Data(problem)) if fitting.len() == 1 => out[fitting[0]] = Err(problem),
-            Err(FinetuneError::Data(_)) => {
-                for at in fitting {
-                    out[at] = self.predict_each(&examples.one(at))?.remove(0);
+                Err(FinetuneError::Data(problem)) if fitting.len() == 1 => out[fitting[0]] = Err(problem),
+                Err(FinetuneError::Data(_)) => {
+                    for (one, at) in fitting.into_iter().enumerate() {
+                        out[at] = predictor.predict_each(&all.one(one))?.remove(0);
+                    }
                 }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
-        }
-        Ok(out)
+            Ok(out)
+        })
     }
 }
 
@@ -258,7 +300,7 @@ impl Member {
         Ok(Self { tokenizer, task, loaded, scorer, is_planned: false })
     }
 
-    fn predict(&mut self, examples: &Examples) -> Result<(Vec<Prediction>, Vec<usize>), FinetuneError> {
+    fn begin(&mut self, examples: &Examples) -> Result<Begun, FinetuneError> {
         let featurizer = Featurizer {
             tokenizer: &self.tokenizer,
             problem: &self.task.problem,
@@ -268,12 +310,9 @@ impl Member {
             keep_windows: true,
         };
         let cpu = self.loaded.workspace.device().processor().clone();
-        let Features { list, truncated, .. } = cpu.install(|| featurizer.features(examples))?;
-        if list.is_empty() && !matches!(examples, Examples::Questions(_)) {
-            // Sentences without any piece.
-            return Ok((predictions(&self.task.problem, 0..examples.len(), examples, &[], &[]), truncated));
-        }
-        let budget = self.scorer.budget.with_room_for(&list);
+        let features = cpu.install(|| featurizer.features(examples))?;
+        let list = &features.list;
+        let budget = self.scorer.budget.with_room_for(list);
         if budget != self.scorer.budget {
             (self.scorer.budget, self.is_planned) = (budget, false);
         }
@@ -284,17 +323,34 @@ impl Member {
             self.is_planned = true;
         }
         let alone = Communicator::default();
-        if let Examples::Questions(questions) = examples {
-            let scores = self.scorer.window_scores(&mut self.loaded, &list, &alone)?;
-            for (feature, score) in list.iter().zip(&scores) {
-                check_finite(&score.elements(), 1, &self.loaded.params, |_| name(examples, feature))?;
+        let scores = match examples {
+            Examples::Questions(_) => {
+                BegunScores::Windows(self.scorer.window_scores(&mut self.loaded, list, &alone)?)
             }
-            return Ok((answers(questions, &list, &scores, &self.task.span.decode), truncated));
+            _ => BegunScores::Values(self.scorer.scores(&mut self.loaded, list, &alone)?),
+        };
+        Ok(Begun { features, scores })
+    }
+
+    fn finish(
+        &self,
+        examples: &Examples,
+        list: &[Feature],
+        scores: BegunScores,
+    ) -> Result<Vec<Prediction>, FinetuneError> {
+        let check = |feature, values: &[f32]| check_finite(values, 1, &self.loaded.params, |_| name(examples, feature));
+        match (examples, scores) {
+            (Examples::Questions(questions), BegunScores::Windows(scores)) => {
+                let scores = scores()?;
+                list.iter().zip(&scores).try_for_each(|(feature, score)| check(feature, &score.elements()))?;
+                Ok(answers(questions, list, &scores, &self.task.span.decode))
+            }
+            (_, BegunScores::Values(scores)) => {
+                let scores = scores()?;
+                list.iter().zip(&scores).try_for_each(|(feature, values)| check(feature, values))?;
+                Ok(predictions(&self.task.problem, 0..examples.len(), examples, list, &scores))
+            }
+            _ => unreachable!("questions have windows"),
         }
-        let scores = self.scorer.scores(&mut self.loaded, &list, &alone)?;
-        for (feature, values) in list.iter().zip(&scores) {
-            check_finite(values, 1, &self.loaded.params, |_| name(examples, feature))?;
-        }
-        Ok((predictions(&self.task.problem, 0..examples.len(), examples, &list, &scores), truncated))
     }
 }

@@ -9,7 +9,7 @@ use engine::{Communicator, EngineError, Tape};
 use super::FinetuneError;
 use super::batch::{Batch, Budget};
 use super::feature::{Feature, Target};
-use super::loss::{Scores, WindowScore, scores, window_scores};
+use super::loss::{Later, Scores, WindowScore, scores, window_scores};
 use crate::span::BeamStart;
 
 /// A result that ranks exchange.
@@ -91,52 +91,52 @@ impl Scorer {
         Ok(plan.bytes())
     }
 
-    /// Scores of `features`, in their order: one per class (words one after another), one for a number, one per option.
-    /// Features are run by length, so that batches are even; up to rounding, no score depends on the others in its batch.
+    /// Begins to compute scores of `features`, in their order: one per class (words one after another), one for a number, one
+    /// per option. Features are run by length, so that batches are even; up to rounding, no score depends on the others in
+    /// its batch. The result waits for the last of them.
     pub(super) fn scores(
         &self,
         loaded: &mut LoadedModel,
         features: &[Feature],
         communicator: &Communicator,
-    ) -> Result<Vec<Vec<f32>>, FinetuneError> {
+    ) -> Result<Later<Vec<f32>>, FinetuneError> {
         self.by_length(loaded, features, communicator, |model, tape, batch, options, batched| {
             let values = match scores(model, tape, batch, options)? {
-                Scores::Values(values) => values.value().to_vec()?,
+                Scores::Values(values) => values.value().to_vec_later()?,
                 Scores::Answers { .. } => unreachable!("windows have scores of their own"),
             };
-            let rows: usize = batched.iter().map(|&at| features[at].rows()).sum();
-            let width = values.len() / rows.max(1);
-            let mut from = 0;
-            let parts = batched.iter().map(|&at| {
-                let part = from..from + features[at].rows() * width;
-                from = part.end;
-                values[part].to_vec()
-            });
-            Ok(parts.collect())
+            let rows: Vec<usize> = batched.iter().map(|&at| features[at].rows()).collect();
+            Ok(Box::new(move || {
+                let values = values.wait()?;
+                let width = values.len() / rows.iter().sum::<usize>().max(1);
+                let parts = rows.iter().scan(&values[..], |rest, &rows| rest.split_off(..rows * width));
+                Ok(parts.map(<[f32]>::to_vec).collect())
+            }))
         })
     }
 
-    /// Scores of windows, in their order.
+    /// Begins to compute scores of windows, in their order, as [`scores`](Self::scores).
     pub(super) fn window_scores(
         &self,
         loaded: &mut LoadedModel,
         features: &[Feature],
         communicator: &Communicator,
-    ) -> Result<Vec<WindowScore>, FinetuneError> {
+    ) -> Result<Later<WindowScore>, FinetuneError> {
         self.by_length(loaded, features, communicator, |model, tape, batch, options, _| {
             window_scores(model, tape, batch, options)
         })
     }
 
-    /// Runs `score` over batches of `features`, by length; it returns one result for each feature of the batch, whose
-    /// indices it gets. Of R ranks, each runs every R-th batch, and all have all results.
-    fn by_length<R: Clone + Default + Send + Exchanged>(
+    /// Runs `score` over batches of `features`, by length; it begins one result for each feature of the batch, whose
+    /// indices it gets. Of R ranks, each runs every R-th batch, and all have all results. While a GPU computes a batch, the one
+    /// before it is read.
+    fn by_length<R: Clone + Default + Send + Exchanged + 'static>(
         &self,
         loaded: &mut LoadedModel,
         features: &[Feature],
         communicator: &Communicator,
-        score: impl Fn(&Model, &Tape<'_>, &Batch, &ForwardOptions, &[usize]) -> Result<Vec<R>, EngineError> + Sync,
-    ) -> Result<Vec<R>, FinetuneError> {
+        score: impl Fn(&Model, &Tape<'_>, &Batch, &ForwardOptions, &[usize]) -> Result<Later<R>, EngineError> + Sync,
+    ) -> Result<Later<R>, FinetuneError> {
         let mut by_length: Vec<usize> = (0..features.len()).collect();
         // Stable, so that batches are the same every time.
         by_length.sort_by_key(|&at| features[at].content.tokens());
@@ -145,8 +145,18 @@ impl Scorer {
         let mut rest = &by_length[..];
         let LoadedModel { workspace, model, params } = loaded;
         let cpu = workspace.device().processor().clone();
+        let communicator = communicator.clone();
         let (rank, size) = (communicator.rank(), communicator.size());
-        let (mut own, mut of_others) = (Vec::new(), Vec::new());
+        let (mut own, mut of_others, mut begun) = (Vec::new(), Vec::new(), None);
+        let finish = move |out: &mut [R], own: &mut Vec<f64>, (batched, results): (Vec<usize>, Later<R>)| {
+            for (at, result) in batched.into_iter().zip(results()?) {
+                if size > 1 {
+                    result.write(own);
+                }
+                out[at] = result;
+            }
+            Ok::<_, EngineError>(())
+        };
         for owner in (0..size).cycle() {
             if rest.is_empty() {
                 break;
@@ -159,32 +169,43 @@ impl Scorer {
                 batch.push(&features[at], self.specials);
                 count += 1;
             }
-            let batched = rest.split_off(..count).expect("a prefix");
+            let batched = rest.split_off(..count).expect("a prefix").to_vec();
             if owner != rank {
                 of_others.push((owner, batched));
                 continue;
             }
             let results = cpu.enter(|| {
                 let tape = workspace.infer(params, Some(EVALUATE));
-                score(model, &tape, &batch, &self.options, batched)
+                score(model, &tape, &batch, &self.options, &batched)
             })?;
-            for (&at, result) in batched.iter().zip(results) {
-                if size > 1 {
-                    result.write(&mut own);
-                }
-                out[at] = result;
+            if let Some(earlier) = begun.replace((batched, results)) {
+                finish(&mut out, &mut own, earlier)?;
             }
         }
-        let all = communicator.gather("scores of an evaluation", bytemuck::cast_slice(&own))?;
-        let all: Vec<Vec<f64>> = all.iter().map(|theirs| bytemuck::pod_collect_to_vec(theirs)).collect();
-        let mut all: Vec<_> = all.iter().map(|theirs| theirs.iter().copied()).collect();
-        for (owner, batched) in of_others {
-            for &at in batched {
-                out[at] = R::read(&mut all[owner]);
-            }
-        }
-        Ok(out)
+        Ok(Box::new(move || {
+            begun.map_or(Ok(()), |last| finish(&mut out, &mut own, last))?;
+            receive(&communicator, &own, of_others, &mut out)?;
+            Ok(out)
+        }))
     }
+}
+
+/// Exchanges the results of all ranks, of which `own` are this one's; those of other owners go to their places in `out`.
+fn receive<R: Exchanged>(
+    communicator: &Communicator,
+    own: &[f64],
+    of_others: Vec<(usize, Vec<usize>)>,
+    out: &mut [R],
+) -> Result<(), EngineError> {
+    let all = communicator.gather("scores of an evaluation", bytemuck::cast_slice(own))?;
+    let all: Vec<Vec<f64>> = all.iter().map(|theirs| bytemuck::pod_collect_to_vec(theirs)).collect();
+    let mut all: Vec<_> = all.iter().map(|theirs| theirs.iter().copied()).collect();
+    for (owner, batched) in of_others {
+        for at in batched {
+            out[at] = R::read(&mut all[owner]);
+        }
+    }
+    Ok(())
 }
 
 /// The feature with the fewest options, and the number of options if all of `features` have that many.

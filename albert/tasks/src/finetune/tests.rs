@@ -165,7 +165,7 @@ fn trainer(folder: &std::path::Path, problem: &Problem, overrides: &[&str], devi
 /// The task's first figure on examples that were not trained on, from 0 to 1.
 fn scores(trainer: &mut Trainer<Finetuning>, features: &[Feature]) -> Result<Vec<Vec<f32>>, FinetuneError> {
     let (objective, loaded, communicator) = trainer.parts();
-    objective.scorer.scores(loaded, features, communicator)
+    Ok(objective.scorer.scores(loaded, features, communicator)?()?)
 }
 
 fn window_scores(
@@ -173,7 +173,7 @@ fn window_scores(
     features: &[Feature],
 ) -> Result<Vec<loss::WindowScore>, FinetuneError> {
     let (objective, loaded, communicator) = trainer.parts();
-    objective.scorer.window_scores(loaded, features, communicator)
+    Ok(objective.scorer.window_scores(loaded, features, communicator)?()?)
 }
 
 fn quality(trainer: &mut Trainer<Finetuning>, problem: &Problem) -> f64 {
