@@ -14,19 +14,25 @@
 
 use std::path::Path;
 
-use engine::{Device, Precision, Workspace, profile::Profile};
+use engine::{Device, EngineError, Precision, Reading, Tape, Var, Workspace, profile::Profile};
 
 use crate::checkpoint::ModelFolder;
 use crate::config::Heads;
 use crate::finite::check_finite;
 use crate::loaded::{InferenceError, LoadedModel};
-use crate::model::{ForwardOptions, Inputs, Tokens};
+use crate::model::{ForwardOptions, Inputs, Model, Tokens};
 pub use crate::sentence::Pooling;
 use crate::sentence::SentenceSettings;
 use crate::tokenizer::Tokenizer;
 
 /// Maximum tokens of a batch of several texts.
 const BUDGET: usize = 4096;
+
+/// Elements of a batch from which its texts are pooled by several threads.
+const PARALLEL: usize = 1 << 20;
+
+/// Name of the memory plan of a batch.
+const PLAN: &str = "embed";
 
 /// A model with its tokenizer, ready to embed texts.
 #[derive(Debug)]
@@ -43,6 +49,8 @@ pub struct Embedder {
     prompt: String,
     /// Tokens at the start that are not pooled.
     skipped: usize,
+    /// True once the memory of a full batch on a GPU is planned.
+    is_planned: bool,
 }
 
 /// Choice of the text before every text.
@@ -90,8 +98,9 @@ impl Embedder {
             return Err(InferenceError::Input(format!("{}: {problem}; raise max_seq_length", folder.display())));
         }
         let normalize = sentences.as_ref().is_some_and(|settings| settings.normalize);
-        let (prompt, skipped) = (String::new(), 0);
-        let mut embedder = Self { loaded, tokenizer, poolings, normalize, longest, sentences, prompt, skipped };
+        let (prompt, skipped, is_planned) = (String::new(), 0, false);
+        let mut embedder =
+            Self { loaded, tokenizer, poolings, normalize, longest, sentences, prompt, skipped, is_planned };
         if let Some(name) = embedder.sentences.as_ref().and_then(|settings| settings.default_prompt.clone()) {
             embedder.set_prompt(Prompt::Named(&name))?;
         }
@@ -143,6 +152,7 @@ impl Embedder {
     /// # Errors
     /// A weight exceeds the range of bf16, or the device does not have the precision.
     pub fn set_precision(&mut self, precision: Precision) -> Result<(), InferenceError> {
+        self.is_planned = false;
         Ok(self.loaded.set_precision(precision)?)
     }
 
@@ -162,6 +172,18 @@ impl Embedder {
     /// # Errors
     /// A vector is not finite, or the engine failed.
     pub fn embed<T: AsRef<str> + Sync>(&mut self, texts: &[T], normalize: bool) -> Result<Embedded, InferenceError> {
+        self.embed_later(texts, normalize)?(self)
+    }
+
+    /// Begins [`embed`](Self::embed); the result finishes it with this embedder. In between a GPU computes the last batch.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn embed_later<T: AsRef<str> + Sync>(
+        &mut self,
+        texts: &[T],
+        normalize: bool,
+    ) -> Result<impl FnOnce(&Self) -> Result<Embedded, InferenceError> + use<T>, InferenceError> {
         let width = self.full_width();
         let prompted: Vec<String> = match self.prompt.as_str() {
             "" => Vec::new(),
@@ -177,7 +199,8 @@ impl Embedder {
         let mut order: Vec<usize> = (0..texts.len()).filter(|&text| !sequences[text].is_empty()).collect();
         // A stable sort: the batches of the same texts are always the same.
         order.sort_by_key(|&text| sequences[text].len());
-        let mut vectors = vec![0.0; texts.len() * width];
+        self.plan(sequences.iter().map(Vec::len).sum())?;
+        let (mut vectors, mut begun) = (vec![0.0; texts.len() * width], None);
         let mut rest = &order[..];
         while !rest.is_empty() {
             let mut tokens = 0;
@@ -186,18 +209,27 @@ impl Embedder {
                 tokens <= BUDGET
             });
             let count = fits.count().max(1);
-            let batch: Vec<&[u32]> = rest[..count].iter().map(|&text| &sequences[text][..]).collect();
-            let rows = self.run(&batch)?;
-            for (row, &text) in rows.chunks_exact(width).zip(rest) {
-                vectors[text * width..][..width].copy_from_slice(row);
+            let texts = rest.split_off(..count).expect("a prefix");
+            let batch: Vec<&[u32]> = texts.iter().map(|&text| &sequences[text][..]).collect();
+            let batch = Begun { texts: texts.to_vec(), ..self.begin(&batch)? };
+            // A GPU computes this batch while the one before it is pooled.
+            if let Some(earlier) = begun.replace(batch) {
+                self.pool(earlier, &mut vectors)?;
             }
-            rest = &rest[count..];
         }
+        Ok(move |embedder: &Self| {
+            begun.map_or(Ok(()), |last| embedder.pool(last, &mut vectors))?;
+            embedder.finished(vectors, normalize, truncated)
+        })
+    }
+
+    /// The vectors in the form that the folder and the caller choose.
+    fn finished(&self, mut vectors: Vec<f32>, normalize: bool, truncated: usize) -> Result<Embedded, InferenceError> {
+        let (width, kept) = (self.full_width(), self.width());
         check_finite(&vectors, width, &self.loaded.params, |text| format!("the embedding of text {}", text + 1))?;
         if self.normalize {
             scale_to_one(&mut vectors, width);
         }
-        let kept = self.width();
         if kept < width {
             vectors = vectors.chunks_exact(width).flat_map(|vector| &vector[..kept]).copied().collect();
         }
@@ -207,34 +239,94 @@ impl Embedder {
         Ok(Embedded { vectors, width: kept, truncated })
     }
 
-    /// Vectors of one batch, `[B, H]`.
-    fn run(&mut self, batch: &[&[u32]]) -> Result<Vec<f32>, InferenceError> {
-        let ids = batch.concat();
-        let segments = vec![0; ids.len()];
-        let positions: Vec<u32> = batch.iter().flat_map(|ids| 0..ids.len() as u32).collect();
-        let mut offsets = vec![0];
-        offsets.extend(batch.iter().scan(0, |end, ids| {
-            *end += ids.len() as u32;
-            Some(*end)
-        }));
-        let (poolings, skipped) = (&self.poolings, self.skipped);
-        self.loaded.infer(|model, tape| {
-            let tokens = Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &offsets };
-            let inputs = Inputs::new(tape, tokens)?;
-            let x = model.encode(tape, &inputs, &ForwardOptions::evaluation(tape))?; // [T, H]
-            let width = model.config().hidden_size;
-            if poolings.contains(&Pooling::Pooler) {
-                let pooler = model.pooler().expect("the model was loaded with its pooler");
-                return Ok(pooler.forward(tape, &x, &inputs.first_tokens)?.value().to_vec()?);
-            }
-            let x = x.value().to_vec()?;
-            let rows = offsets.windows(2).flat_map(|pair| {
-                let tokens = &x[pair[0] as usize * width..pair[1] as usize * width];
-                poolings.iter().flat_map(move |&pooling| pooled(tokens, width, pooling, skipped))
-            });
-            Ok(rows.collect())
-        })
+    /// Plans the memory of batches on a GPU if `tokens` fill one: ragged batches would allocate tensors of ever new sizes there.
+    fn plan(&mut self, tokens: usize) -> Result<(), InferenceError> {
+        if self.is_planned || tokens < BUDGET || self.loaded.workspace.device().gpu().is_none() {
+            return Ok(());
+        }
+        self.is_planned = true;
+        let longest = self.longest.min(BUDGET);
+        let texts = BUDGET / self.tokenizer.frame().around_one().max(1);
+        let lengths = (0..texts).rev().scan(BUDGET, |left, later| {
+            let length = (*left - later).min(longest);
+            *left -= length;
+            Some(vec![0; length])
+        });
+        let (sequences, LoadedModel { model, params, workspace }) = (lengths.collect::<Vec<_>>(), &mut self.loaded);
+        let batch = sequences.iter().map(|ids| &ids[..]).collect::<Vec<_>>();
+        let pooler = self.poolings.contains(&Pooling::Pooler);
+        workspace.plan(PLAN, |workspace| run(model, &workspace.infer(params, None), &batch, pooler).map(|_| ()))?;
+        Ok(())
     }
+
+    /// Begins a batch.
+    fn begin(&mut self, batch: &[&[u32]]) -> Result<Begun, InferenceError> {
+        let pooler = self.poolings.contains(&Pooling::Pooler);
+        let LoadedModel { model, params, workspace } = &mut self.loaded;
+        let cpu = workspace.device().processor().clone();
+        let rows =
+            cpu.enter(|| run(model, &workspace.infer(params, Some(PLAN)), batch, pooler)?.value().to_vec_later())?;
+        Ok(Begun { texts: Vec::new(), offsets: offsets(batch), rows })
+    }
+
+    /// Waits for the rows of a batch, and pools them into the rows of its texts in `vectors`.
+    fn pool(&self, batch: Begun, vectors: &mut [f32]) -> Result<(), InferenceError> {
+        let (rows, hidden, width) = (batch.rows.wait()?, self.loaded.model.config().hidden_size, self.full_width());
+        let mut out = vec![0.0; batch.texts.len() * width];
+        if self.poolings.contains(&Pooling::Pooler) {
+            out.copy_from_slice(&rows);
+        } else {
+            let (poolings, skipped) = (&self.poolings, self.skipped);
+            // The sums of a few texts take less time than threads to wake up.
+            let each = if rows.len() < PARALLEL { batch.texts.len() } else { 1 };
+            self.loaded.workspace.device().processor().for_each_chunk(&mut out, each * width, |chunk, out| {
+                for (text, out) in (chunk * each..).zip(out.chunks_exact_mut(width)) {
+                    let [start, end] = [text, text + 1].map(|at| batch.offsets[at] as usize * hidden);
+                    for (&pooling, out) in poolings.iter().zip(out.chunks_exact_mut(hidden)) {
+                        out.copy_from_slice(&pooled(&rows[start..end], hidden, pooling, skipped));
+                    }
+                }
+            });
+        }
+        for (row, text) in out.chunks_exact(width).zip(batch.texts) {
+            vectors[text * width..][..width].copy_from_slice(row);
+        }
+        Ok(())
+    }
+}
+
+/// A batch that a device computes.
+struct Begun {
+    /// Indices of its texts.
+    texts: Vec<usize>,
+    /// First token of each text, and their number.
+    offsets: Vec<u32>,
+    /// A row for each token, or for each text through the pooler.
+    rows: Reading<f32>,
+}
+
+fn offsets(batch: &[&[u32]]) -> Vec<u32> {
+    let ends = batch.iter().scan(0, |end, ids| {
+        *end += ids.len() as u32;
+        Some(*end)
+    });
+    [0].into_iter().chain(ends).collect()
+}
+
+/// Rows of the tokens of a batch `[T, H]`, or of its texts through the pooler `[B, H]`.
+fn run(model: &Model, tape: &Tape<'_>, batch: &[&[u32]], pooler: bool) -> Result<Var, EngineError> {
+    let ids = batch.concat();
+    let segments = vec![0; ids.len()];
+    let positions: Vec<u32> = batch.iter().flat_map(|ids| 0..ids.len() as u32).collect();
+    let offsets = offsets(batch);
+    let tokens = Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &offsets };
+    let inputs = Inputs::new(tape, tokens)?;
+    let x = model.encode(tape, &inputs, &ForwardOptions::evaluation(tape))?;
+    if !pooler {
+        return Ok(x);
+    }
+    let pooler = model.pooler().expect("the model was loaded with its pooler");
+    pooler.forward(tape, &x, &inputs.first_tokens)
 }
 
 /// One vector of the rows `tokens` without the first `skipped`; zeros if no row is left.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::{Device, Precision, Workspace, profile::Profile};
+use engine::{Device, List, Precision, Workspace, profile::Profile};
 
 use crate::checkpoint::ModelFolder;
 use crate::config::Heads;
@@ -21,6 +21,9 @@ pub struct Candidate {
     /// Probability, by a softmax over all pieces.
     pub probability: f64,
 }
+
+/// Candidates for each mask of a text.
+type Filled = Result<Vec<Vec<Candidate>>, InferenceError>;
 
 /// A model with its tokenizer, ready to fill masks.
 #[derive(Debug)]
@@ -58,7 +61,19 @@ impl MaskFiller {
     ///
     /// # Errors
     /// The text has no `[MASK]` or is longer than the model's positions, a score is not finite, or the engine failed.
-    pub fn fill(&mut self, text: &str, top: usize) -> Result<Vec<Vec<Candidate>>, InferenceError> {
+    pub fn fill(&mut self, text: &str, top: usize) -> Filled {
+        self.fill_later(text, top)?(self)
+    }
+
+    /// Begins [`fill`](Self::fill); the result finishes it with this filler. A GPU computes in between.
+    ///
+    /// # Errors
+    /// The text has no `[MASK]` or is longer than the model's positions, or the engine failed.
+    pub fn fill_later(
+        &mut self,
+        text: &str,
+        top: usize,
+    ) -> Result<impl FnOnce(&Self) -> Filled + use<>, InferenceError> {
         let specials = self.tokenizer.specials();
         let ids = self.tokenizer.frame().one(&self.tokenizer.encode_with_specials(text)?.ids);
         let masked: Vec<u32> =
@@ -78,17 +93,19 @@ impl MaskFiller {
         let text = Tokens { ids: &ids, segments: &segments, positions: &positions, cu_seqlens: &cu_seqlens };
         let logits = self.loaded.infer(|model, tape| {
             let head = model.mlm().expect("the model was loaded with this head");
-            let x = model.encode(tape, &Inputs::new(tape, text)?, &ForwardOptions::evaluation(tape))?; // [T, H]
-            let at = tape.input([masked.len()], &masked)?;
-            head.logits(tape, &x, &at)?.value().to_vec() // [M, V]
+            let (inputs, [at]) = Inputs::with_lists(tape, text, [List::Rows(&masked)])?;
+            let x = model.encode(tape, &inputs, &ForwardOptions::evaluation(tape))?; // [T, H]
+            head.logits(tape, &x, &at)?.value().to_vec_later() // [M, V]
         })?;
-        // Rows of the embedding table past the last piece are padding.
-        let pieces = self.tokenizer.vocab_size();
-        check_finite(&logits, width, &self.loaded.params, |mask| {
-            format!("the score of a piece for mask {}", mask + 1)
-        })?;
-        let rows = logits.chunks_exact(width);
-        Ok(rows.map(|logits| self.best(&logits[..pieces], top)).collect())
+        Ok(move |filler: &Self| {
+            let logits = logits.wait()?;
+            check_finite(&logits, width, &filler.loaded.params, |mask| {
+                format!("the score of a piece for mask {}", mask + 1)
+            })?;
+            // Rows of the embedding table past the last piece are padding.
+            let pieces = filler.tokenizer.vocab_size();
+            Ok(logits.chunks_exact(width).map(|logits| filler.best(&logits[..pieces], top)).collect())
+        })
     }
 
     fn best(&self, logits: &[f32], top: usize) -> Vec<Candidate> {

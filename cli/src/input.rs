@@ -1,34 +1,64 @@
 //! Lines of text from a file, a pipe or standard input, compressed or not, as they come.
 //!
 //! ```text
-//! reader thread ── up to 256 lines ──► batch of those that are there ── model ──► one line of output each, flushed
+//! reader thread ── up to 1,024 lines ──► batch of those that are there ── model ──► one line of output each, flushed
 //! ```
 //!
 //! A command waits for one line and takes those behind it that have arrived: a script that asks line by line is answered line by
-//! line, and a file fills batches.
+//! line, and a file fills batches. While a GPU computes a batch, the one before it is written and the next one is tokenized, if
+//! its lines are there: no answer waits for lines to come.
 //!
 //! A line that cannot be used costs itself: its entry is null, with its number and the reason ([`answer`], [`Errors`]).
 
 use crate::output::tell;
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
-use engine::io::limits::{
-    mended_surrogates,
-    text::{self, LineError, STANDARD_INPUT},
+use engine::{
+    Device,
+    io::limits::{
+        mended_surrogates,
+        text::{self, LineError, STANDARD_INPUT},
+    },
 };
 use serde_json::{Map, Value, json};
 use std::{
+    collections::VecDeque,
     io,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread,
 };
 
-/// Lines of a batch.
-pub(crate) const BATCH: usize = 64;
+/// Lines of a batch on the CPU.
+const BATCH: usize = 64;
+
+/// Lines of a batch on a GPU, which the model sorts by length and cuts by tokens.
+const GPU_BATCH: usize = 1024;
 
 /// Lines that wait for the model.
-const WAITING: usize = 256;
+const WAITING: usize = GPU_BATCH;
+
+/// Batches that a command runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batches {
+    /// Most lines of a batch.
+    lines: usize,
+    /// True if a batch is begun before the one before it is finished.
+    is_ahead: bool,
+}
+
+impl Batches {
+    /// Batches of at most `lines` for a model on `device`.
+    pub(crate) fn on(device: &Device, lines: Option<usize>) -> Self {
+        let is_ahead = device.gpu().is_some();
+        Self { lines: lines.unwrap_or(if is_ahead { GPU_BATCH } else { BATCH }), is_ahead }
+    }
+
+    /// Batches of at most `lines` that need no device.
+    pub(crate) fn host(lines: usize) -> Self {
+        Self { lines, is_ahead: false }
+    }
+}
 
 /// Longest line, in bytes.
 const LONGEST: u64 = 16 << 20;
@@ -157,20 +187,20 @@ impl Lines {
 
     /// The lines of a command that ends at the first one that cannot be used.
     pub(crate) fn strict(&mut self, most: usize) -> Result<Vec<Line>> {
-        let batch = self.batch(most)?;
+        let batch = self.batch(most, true)?;
         match batch.iter().find_map(|line| Some((line, line.problem.as_ref()?))) {
             Some((line, problem)) => bail!("{}: {problem}", self.place(line)),
             None => Ok(batch),
         }
     }
 
-    /// Waits for a line, and takes those that have arrived, at most `most`. Empty at the end.
-    pub(crate) fn batch(&mut self, most: usize) -> Result<Vec<Line>> {
+    /// Lines that have arrived, at most `most`; with `waits`, at least one. Empty at the end, and without `waits` if there is none.
+    pub(crate) fn batch(&mut self, most: usize, waits: bool) -> Result<Vec<Line>> {
         let mut batch = Vec::new();
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let mut next = self.receiver.recv().ok();
+        let mut next = if waits { self.receiver.recv().ok() } else { self.receiver.try_recv().ok() };
         while let Some(line) = next {
             match line {
                 Ok(line) => batch.push(line),
@@ -326,49 +356,83 @@ pub(crate) type Entry<T, R> = (Line, Result<(T, R), String>);
 /// Entries of a batch.
 pub(crate) type Entries<T, R> = Vec<Entry<T, R>>;
 
-/// Answers lines until they end: `parse` makes an item of each, `run` the results of items, `write` an entry of each line in order.
-/// Returns the number of lines, and the error of the line that ends the command, if there is one: what is before it is written.
-pub(crate) fn answer<T, R>(
+/// A batch that was begun: `later` waits for the results of its items.
+struct Begun<T, F> {
+    lines: Vec<Line>,
+    items: Vec<T>,
+    /// Of each line the reason why it is not an item.
+    reasons: Vec<Result<(), String>>,
+    later: Option<F>,
+}
+
+/// Answers lines until they end: `parse` makes an item of each, `run` begins the results of items and returns the wait for them,
+/// `write` writes an entry of each line in order. Returns the number of lines, and the error of the line that ends the command,
+/// if there is one: what is before it is written.
+pub(crate) fn answer<T, R, F: FnOnce() -> Result<Vec<Result<R, String>>>>(
     lines: &mut Lines,
-    most: usize,
+    batches: Batches,
     errors: &mut Errors,
     parse: impl Fn(&Line) -> Result<T>,
-    mut run: impl FnMut(&[T]) -> Result<Vec<Result<R, String>>>,
+    mut run: impl FnMut(&[T]) -> Result<F>,
     mut write: impl FnMut(Entries<T, R>) -> Result<()>,
 ) -> Result<(usize, Option<anyhow::Error>)> {
-    let mut total = 0;
-    loop {
-        let batch = lines.batch(most)?;
-        if batch.is_empty() {
-            return Ok((total, None));
-        }
+    let mut begin = |lines: Vec<Line>| -> Result<Begun<T, F>> {
         let (mut items, mut reasons) = (Vec::new(), Vec::new());
-        for line in &batch {
+        for line in &lines {
             let item = line.problem.clone().map_or_else(|| parse(line).map_err(|error| format!("{error:#}")), Err);
             reasons.push(item.map(|item| items.push(item)));
         }
-        let results = if items.is_empty() { Vec::new() } else { run(&items)? };
-        let mut results = items.into_iter().zip(results);
-        let (mut entries, mut ended) = (Vec::with_capacity(batch.len()), None);
-        for (line, reason) in batch.into_iter().zip(reasons) {
-            let result = reason.and_then(|()| {
-                let (item, result) = results.next().expect("one for each item");
-                result.map(|result| (item, result))
-            });
-            if let Err(reason) = &result
-                && let Err(error) = errors.add(&lines.place(&line), reason)
-            {
-                ended = Some(error);
-                break;
+        let later = if items.is_empty() { None } else { Some(run(&items)?) };
+        Ok(Begun { lines, items, reasons, later })
+    };
+    let (mut total, mut begun) = (0, VecDeque::new());
+    loop {
+        let is_idle = begun.is_empty();
+        let batch = lines.batch(batches.lines, is_idle);
+        let next = batch.and_then(|batch| if batch.is_empty() { Ok(None) } else { begin(batch).map(Some) });
+        let (next, unfinished) = match next {
+            Ok(Some(next)) => {
+                begun.push_back(next);
+                (Ok(()), usize::from(batches.is_ahead))
             }
-            entries.push((line, result));
+            Ok(None) if is_idle => return Ok((total, None)),
+            // What was begun is answered before the wait for more lines, and before the error behind it.
+            other => (other.map(|_| ()), 0),
+        };
+        while begun.len() > unfinished {
+            let (entries, ended) = finish(begun.pop_front().expect("there is one"), lines, errors)?;
+            total += entries.len();
+            write(entries)?;
+            if ended.is_some() {
+                return Ok((total, ended));
+            }
         }
-        total += entries.len();
-        write(entries)?;
-        if ended.is_some() {
-            return Ok((total, ended));
-        }
+        next?;
     }
+}
+
+/// Entries of the lines of a batch, up to one that ends the command, and its error.
+fn finish<T, R, F: FnOnce() -> Result<Vec<Result<R, String>>>>(
+    batch: Begun<T, F>,
+    lines: &Lines,
+    errors: &mut Errors,
+) -> Result<(Entries<T, R>, Option<anyhow::Error>)> {
+    let results = batch.later.map_or_else(|| Ok(Vec::new()), |later| later())?;
+    let mut results = batch.items.into_iter().zip(results);
+    let mut entries = Vec::with_capacity(batch.lines.len());
+    for (line, reason) in batch.lines.into_iter().zip(batch.reasons) {
+        let result = reason.and_then(|()| {
+            let (item, result) = results.next().expect("one for each item");
+            result.map(|result| (item, result))
+        });
+        if let Err(reason) = &result
+            && let Err(error) = errors.add(&lines.place(&line), reason)
+        {
+            return Ok((entries, Some(error)));
+        }
+        entries.push((line, result));
+    }
+    Ok((entries, None))
 }
 
 /// The path of an argument that is a text, or `-` for the lines of standard input; `--input FILE` has precedence.
@@ -424,6 +488,6 @@ mod tests {
         let error = end.unwrap_err().to_string();
         assert!(error.ends_with(":3: invalid UTF-8 at byte 4 (0xFF)"), "{error}");
         let mut lines = Lines::open(Path::new("no such file"), Kind::Objects).unwrap();
-        assert!(lines.batch(1).unwrap_err().to_string().contains("no such file cannot be read"));
+        assert!(lines.batch(1, true).unwrap_err().to_string().contains("no such file cannot be read"));
     }
 }

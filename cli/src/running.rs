@@ -1,7 +1,7 @@
 //! Flags that mean the same in every command that runs a model.
 
 use crate::{
-    input::{BATCH, Faults, Kind, Lines},
+    input::{Faults, Kind, Lines},
     numbers::whole,
     output::Sink,
     precision::Precision,
@@ -128,9 +128,9 @@ impl Places {
 /// The flag `--batch`.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Batch {
-    /// Lines to run together at most; a line is not kept waiting for others
-    #[arg(long = "batch", value_name = "LINES", default_value_t = BATCH, value_parser = whole::<1, usize>)]
-    pub(crate) lines: usize,
+    /// Lines to run together at most; a line is not kept waiting for others [default: 64, on a GPU 1024]
+    #[arg(long = "batch", value_name = "LINES", value_parser = whole::<1, usize>)]
+    pub(crate) lines: Option<usize>,
 }
 
 /// Where and how results go.

@@ -2,7 +2,7 @@
 
 use super::evaluate::NullThreshold;
 use crate::{
-    input::{Entries, Errors, Kind, Line, answer, null_entry, null_text},
+    input::{Batches, Entries, Errors, Kind, Line, answer, null_entry, null_text},
     numbers::whole,
     output::tell,
     running::{Batch, Places, Running, Streaming},
@@ -17,6 +17,7 @@ use engine::io::limits::{mended_surrogates, text};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::{
+    cell::RefCell,
     fmt::Write as _,
     io::Read,
     path::{Path, PathBuf},
@@ -102,12 +103,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
             out.put(&text)
         };
+        let predictor = &RefCell::new(&mut predictor);
         let run = |items: &[(Asked, Question)]| {
             let questions = items.iter().map(|(_, question)| question.clone()).collect();
-            Ok(predictor.predict_each(&Examples::Questions(questions))?)
+            let later = predictor.borrow_mut().predict_each_later(&Examples::Questions(questions))?;
+            Ok(move || Ok(later(&mut predictor.borrow_mut())?))
         };
         let parse = |line: &Line| of_line(&line.text, common.as_deref());
-        let (total, stopped) = answer(&mut lines, arguments.batch.lines, &mut errors, parse, run, write)?;
+        let batches = Batches::on(&device, arguments.batch.lines);
+        let (total, stopped) = answer(&mut lines, batches, &mut errors, parse, run, write)?;
         errors.tell(total);
         ended = stopped;
     } else {

@@ -1,7 +1,7 @@
 //! `albert classify`: predictions of fine-tuned models for texts or pairs, one at a time or as a stream.
 
 use crate::{
-    input::{Entries, Errors, Kind, Line, Lines, answer, null_entry, null_text},
+    input::{Batches, Entries, Errors, Kind, Line, Lines, answer, null_entry, null_text},
     output::{Sink, tell},
     running::{Batch, Field, Results, Running, Streaming},
 };
@@ -11,8 +11,9 @@ use albert_tasks::{
 };
 use anyhow::{Result, bail, ensure};
 use clap::Args;
+use engine::Device;
 use serde_json::{Map, Value, json};
-use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
+use std::{cell::RefCell, fmt::Write as _, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -52,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mut ended = None;
     if let Some(lines) = lines {
-        ended = classify_lines(arguments, lines, &mut predictor, &mut out)?;
+        ended = classify_lines(arguments, lines, &device, &mut predictor, &mut out)?;
     } else {
         let (first, second) = (arguments.text.clone().unwrap_or_default(), arguments.second.clone());
         let examples = example(first, second, &predictor.task().problem)?;
@@ -80,6 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn classify_lines(
     arguments: &Arguments,
     mut lines: Lines,
+    device: &Device,
     predictor: &mut Predictor,
     out: &mut Sink,
 ) -> Result<Option<anyhow::Error>> {
@@ -97,13 +99,15 @@ fn classify_lines(
         }
         out.put(&text)
     };
+    let predictor = &RefCell::new(predictor);
     let run = |items: &[Examples]| {
         let mut all = items[0].clone();
         items[1..].iter().for_each(|one| all.append(one.clone()));
-        Ok(predictor.predict_each(&all)?)
+        let later = predictor.borrow_mut().predict_each_later(&all)?;
+        Ok(move || Ok(later(&mut predictor.borrow_mut())?))
     };
-    let (total, stopped) =
-        answer(&mut lines, arguments.batch.lines, &mut errors, |line| of_line(&line.text, &task), run, write)?;
+    let (parse, batches) = (|line: &Line| of_line(&line.text, &task), Batches::on(device, arguments.batch.lines));
+    let (total, stopped) = answer(&mut lines, batches, &mut errors, parse, run, write)?;
     errors.tell(total);
     Ok(stopped)
 }

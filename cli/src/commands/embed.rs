@@ -1,7 +1,7 @@
 //! `albert embed`: one vector per line of text.
 
 use crate::{
-    input::{Entries, Entry, Errors, Kind, Line, Lines, answer, null_entry},
+    input::{Batches, Entries, Entry, Errors, Kind, Line, Lines, answer, null_entry},
     npy,
     output::tell,
     running::{Batch, Field, Running, Streaming},
@@ -16,7 +16,7 @@ use engine::{
 };
 use serde_json::{Map, Value, json};
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -81,16 +81,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = input.map_or(Path::new(STANDARD_INPUT), PathBuf::as_path);
     let mut lines = Lines::open(path, Kind::texts(arguments.field.field.as_ref(), false))?;
     let device = arguments.running.device()?;
-    let mut embedder = embedder(arguments, &device)?;
-    let (width, mut truncated, mut all) = (Cell::new(embedder.width()), 0, Vec::new());
+    let embedder = embedder(arguments, &device)?;
+    let (width, truncated, mut all) = (embedder.width(), Cell::new(0), Vec::new());
+    let embedder = &RefCell::new(embedder);
     // Reasons have no place in an array and in lists of numbers.
     let mut errors = Errors::new(arguments.streaming.faults, array.is_some() || !results.json());
     let run = |texts: &[String]| {
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let embedded = embedder.embed(&texts, arguments.normalize)?;
-        truncated += embedded.truncated;
-        width.set(embedded.width);
-        Ok(embedded.vectors.chunks_exact(embedded.width).map(|vector| Ok(vector.to_vec())).collect())
+        let later = embedder.borrow_mut().embed_later(texts, arguments.normalize)?;
+        let truncated = &truncated;
+        Ok(move || {
+            let embedded = later(&embedder.borrow())?;
+            truncated.set(truncated.get() + embedded.truncated);
+            Ok(embedded.vectors.chunks_exact(width).map(|vector| Ok(vector.to_vec())).collect())
+        })
     };
     let mut first: Option<Vec<f32>> = None;
     let write = |entries: Entries<String, Vec<f32>>| match &mut out {
@@ -101,20 +104,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             out.put(&in_lines(arguments, &entries, first.as_deref().unwrap_or_default())?)
         }
         None => {
-            let nan = || vec![f32::NAN; width.get()];
+            let nan = || vec![f32::NAN; width];
             all.extend(entries.into_iter().flat_map(|(_, result)| result.map_or_else(|_| nan(), |(_, vector)| vector)));
             Ok(())
         }
     };
     let parse = |line: &Line| Ok(line.text.clone());
-    let (count, ended) = answer(&mut lines, arguments.batch.lines, &mut errors, parse, run, write)?;
+    let (count, ended) =
+        answer(&mut lines, Batches::on(&device, arguments.batch.lines), &mut errors, parse, run, write)?;
     errors.tell(count);
+    let truncated = truncated.get();
     if truncated > 0 {
         tell!("{truncated} lines exceeded the model's maximum length and were truncated");
     }
-    arguments.running.profile.print(embedder.profile(), &device);
+    arguments.running.profile.print(embedder.borrow().profile(), &device);
     if let Some(path) = array {
-        let width = width.get();
         write_atomically(path, |out| npy::write(out, "<f4", &[count, width], bytemuck::cast_slice(&all)))?;
         tell!("{count} vectors of {width} written to {}", path.display());
     }

@@ -1,7 +1,7 @@
 //! `albert fill-mask`: predictions of a model for the `[MASK]`s in texts.
 
 use crate::{
-    input::{Entries, Entry, Errors, Kind, answer, null_entry, null_text},
+    input::{Batches, Entries, Entry, Errors, Kind, answer, null_entry, null_text},
     numbers::whole,
     running::{Field, Running, Streaming},
 };
@@ -12,7 +12,7 @@ use albert::{
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::{Map, Value, json};
-use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
+use std::{cell::RefCell, fmt::Write as _, path::PathBuf, process::ExitCode};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -45,15 +45,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut filler = MaskFiller::load(&arguments.model, device.clone())?;
     filler.set_precision(arguments.running.precision(&device)?)?;
     filler.profile().set(arguments.running.profile.on);
-    let mut ended = None;
+    let (mut ended, filler) = (None, RefCell::new(filler));
     if let Some(mut lines) = lines {
         let mut errors = Errors::new(arguments.streaming.faults, false);
+        let filler = &filler;
+        // A text at a time: a batch would make each wait for all.
         let run = |texts: &[String]| {
-            let fill = |text: &String| match filler.fill(text, arguments.top) {
-                Err(InferenceError::Input(problem)) => Ok(Err(problem)),
-                other => Ok(Ok(other?)),
-            };
-            texts.iter().map(fill).collect()
+            let begun = filler.borrow_mut().fill_later(&texts[0], arguments.top);
+            Ok(move || match begun.and_then(|later| later(&filler.borrow())) {
+                Err(InferenceError::Input(problem)) => Ok(vec![Err(problem)]),
+                filled => Ok(vec![Ok(filled?)]),
+            })
         };
         let write = |entries: Entries<String, Vec<Vec<Candidate>>>| {
             let entry = |(line, result): Entry<String, Vec<Vec<Candidate>>>| match result {
@@ -68,18 +70,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             };
             out.put(&entries.into_iter().map(entry).collect::<String>())
         };
-        // A text at a time: a batch would make each wait for all.
-        let (total, stopped) = answer(&mut lines, 1, &mut errors, |line| Ok(line.text.clone()), run, write)?;
+        let one = Batches::on(&device, Some(1));
+        let (total, stopped) = answer(&mut lines, one, &mut errors, |line| Ok(line.text.clone()), run, write)?;
         errors.tell(total);
         ended = stopped;
     } else {
         ensure!(!arguments.text.iter().any(|text| text == "-"), "-: standard input is read alone, without other texts");
         for text in &arguments.text {
-            let masks = filler.fill(text, arguments.top)?;
+            let masks = filler.borrow_mut().fill(text, arguments.top)?;
             out.put(&of_text(arguments, text, &masks))?;
         }
     }
-    arguments.running.profile.print(filler.profile(), &device);
+    arguments.running.profile.print(filler.borrow().profile(), &device);
     out.finish()?;
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }

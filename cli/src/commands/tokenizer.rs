@@ -1,7 +1,7 @@
 //! `albert tokenizer`: train a vocabulary, encode lines of text, decode lines of ids.
 
 use crate::{
-    input::{Errors, Faults, Kind, Line, Lines, answer, null_entry, null_text},
+    input::{Batches, Errors, Faults, Kind, Line, Lines, answer, null_entry, null_text},
     numbers::whole,
     output::{Sink, check_ending, tell},
     progress::Reading,
@@ -305,7 +305,7 @@ fn stream(
     out: &mut Sink,
     faults: Faults,
     parse: impl Fn(&Line) -> Result<String>,
-    run: impl FnMut(&[String]) -> Result<Vec<Result<String, String>>>,
+    mut run: impl FnMut(&[String]) -> Result<Vec<Result<String, String>>>,
     json: Option<&str>,
 ) -> Result<Option<anyhow::Error>> {
     let mut errors = Errors::new(faults, false);
@@ -314,8 +314,9 @@ fn stream(
         (Err(reason), Some(field)) => format!("{}\n", Value::Object(null_entry(field, line.number, &reason))),
         (Err(reason), None) => format!("{}\n", null_text(line.number, &reason)),
     };
+    let run = |texts: &[String]| run(texts).map(|results| || Ok(results));
     let write = |entries: Vec<_>| out.put(&entries.into_iter().map(entry).collect::<String>());
-    let (total, ended) = answer(lines, BATCH, &mut errors, parse, run, write)?;
+    let (total, ended) = answer(lines, Batches::host(BATCH), &mut errors, parse, run, write)?;
     errors.tell(total);
     Ok(ended)
 }
