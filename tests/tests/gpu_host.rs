@@ -1,4 +1,4 @@
-//! The host's part of a training step on a GPU, measured with a driver that does nothing (`tests/fake/cuda.rs`): driver calls
+//! The host's part of a training step and of inference on a GPU, measured with a driver that does nothing (`tests/fake/cuda.rs`): driver calls
 //! and heap allocations of a step, and our own time between launches. `cargo test --release -p albert-tests --test gpu_host
 //! -- --nocapture` prints them.
 //!
@@ -8,9 +8,16 @@
 #![allow(unsafe_code)]
 
 use albert::{
-    pretrain::{PretrainFigures, PretrainRecipe, PretrainSources, Pretraining, pretrain},
+    data::Objective,
+    embed::Embedder,
+    fill_mask::MaskFiller,
+    pretrain::{PretrainFigures, PretrainRecipe, PretrainSources, Pretraining, pretrain, sentence_accuracy},
     tokenizer::Tokenizer,
     train::{Observer, Outcome, Setting, StartMode, StepReport},
+};
+use albert_tasks::{
+    files::Text,
+    finetune::{Examples, Predictor},
 };
 use albert_tests::{
     allocator::{Counting, arm_from, disarm},
@@ -18,7 +25,7 @@ use albert_tests::{
     program::run,
     run_folder::World,
 };
-use engine::{Cpu, Device, Isa, ParamBuilder, Workspace};
+use engine::{Cpu, Device, Isa, ParamBuilder, Precision, Workspace};
 use std::{fs, path::Path, sync::atomic::AtomicBool};
 
 #[path = "../fake/cuda_counts.rs"]
@@ -103,9 +110,10 @@ fn measure(world: &World, fake: &Fake, (sequences, length): (usize, usize), most
     let stop = AtomicBool::new(false);
     let mut watch = Watch { fake, before: Counts::NONE, after: Counts::NONE, allocations: 0 };
     let folder = world.path(&format!("run-{sequences}x{length}"));
-    let outcome = pretrain(&recipe, &sources, (&folder, StartMode::New), device, &stop, &mut watch).unwrap();
+    let outcome = pretrain(&recipe, &sources, (&folder, StartMode::New), device.clone(), &stop, &mut watch).unwrap();
     assert!(matches!(outcome, Outcome::Finished(_)), "{outcome:?}");
     let Watch { before, after, allocations, .. } = watch;
+    let held_out = measure_held_out(fake, (&folder, &recipe), &sources, device);
     let a_step = |count: u64| count as f64 / (LAST - FIRST) as f64;
     let [launches, uploads, reads, waits, maps] = [
         after.launches - before.launches,
@@ -140,6 +148,7 @@ fn measure(world: &World, fake: &Fake, (sequences, length): (usize, usize), most
     .into_iter()
     .filter(|(_, count, most)| count > most)
     .map(|(what, count, most)| format!("{sequences}x{length}, a step: {count} {what}; expected at most {most}"))
+    .chain(held_out)
     .collect()
 }
 
@@ -163,6 +172,93 @@ fn copies_are_whole() {
     }
 }
 
+/// An evaluation on held-out text, its model loaded first: waits are those of loading and of the last batch, for 2 batches and for
+/// 73.
+fn measure_held_out(
+    fake: &Fake,
+    (folder, recipe): (&Path, &PretrainRecipe),
+    sources: &PretrainSources,
+    device: Device,
+) -> Option<String> {
+    let before = (fake.0)();
+    sentence_accuracy(folder, recipe, sources, Objective::Sop, device).unwrap();
+    let after = (fake.0)();
+    let [reads, waits, later_reads] =
+        [after.reads - before.reads, after.waits - before.waits, after.later_reads - before.later_reads];
+    println!("held-out text: {later_reads} reads without a wait, {reads} reads, {waits} waits");
+    (reads > 0 || waits > 9)
+        .then(|| format!("held-out text: {reads} reads and {waits} waits; expected at most 0 and 9"))
+}
+
+/// Counts of batches of inference from `before` on, of which the last `end` ones are waited for: one upload and one read without
+/// a wait for each, and no memory of the driver.
+fn check_batches(what: &str, before: Counts, after: Counts, end: u64) -> Option<String> {
+    let [uploads, later_reads, reads, waits, allocations, launches] = [
+        after.uploads - before.uploads,
+        after.later_reads - before.later_reads,
+        after.reads - before.reads,
+        after.waits - before.waits,
+        after.allocations - before.allocations,
+        after.launches - before.launches,
+    ];
+    let counts = format!(
+        "{what}, {uploads} uploads: {later_reads} reads without a wait, {reads} reads, {waits} waits, {allocations} allocations, {} launches each",
+        launches as f64 / uploads as f64
+    );
+    println!("{counts}");
+    let is_right = uploads >= 8 && uploads == later_reads && reads == 0 && waits <= end && allocations == 0;
+    (!is_right).then(|| {
+        format!("{counts}; expected as many reads without a wait, no other, at most {end} waits and no allocation")
+    })
+}
+
+/// Inference with the model of base that was trained first: batches of a stream, and of an evaluation.
+fn measure_inference(world: &World, fake: &Fake) -> Vec<String> {
+    let device = || Device::named("cuda", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
+    let model = world.path("run-1x512");
+    let text = fs::read_to_string(world.path("text.txt")).unwrap();
+    let texts: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    let mut embedder = Embedder::load(&model, None, device()).unwrap();
+    embedder.set_precision(Precision::Bf16).unwrap();
+    let (mut begun, mut before) = (None, Counts::NONE);
+    for (at, texts) in texts.chunks(512).take(10).enumerate() {
+        let next = embedder.embed_later(texts, false).unwrap();
+        begun.replace(next).map(|earlier| earlier(&embedder).unwrap());
+        if at == 5 {
+            before = (fake.0)();
+        }
+    }
+    let mut problems = vec![check_batches("embed", before, (fake.0)(), 0)];
+    drop(begun);
+
+    let mut filler = MaskFiller::load(&model, device()).unwrap();
+    let mut begun = None;
+    for at in 0..24 {
+        let next = filler.fill_later("the [MASK] of the river", 3).unwrap();
+        begun.replace(next).map(|earlier| earlier(&filler).unwrap());
+        if at == 8 {
+            before = (fake.0)();
+        }
+    }
+    problems.push(check_batches("fill-mask", before, (fake.0)(), 0));
+    drop(begun);
+
+    for name in ["task/train.tsv", "task/dev.tsv"] {
+        world.write(name, "text\tlabel\nrain\twet\nsun\tdry\n");
+    }
+    let [task, tuned] = ["task", "tuned"].map(|name| world.text_path(name));
+    run(&format!("finetune classify --model {} --data {task} -o {tuned} --steps 1", model.display())).succeeds();
+    let mut predictor = Predictor::load(&[world.path("tuned")], &device()).unwrap();
+    let text = |text: &&str| Text { id: String::new(), first: (*text).to_owned(), second: None, label: None };
+    let examples = Examples::Texts(texts.iter().take(4000).map(text).collect());
+    for _ in 0..2 {
+        before = (fake.0)();
+        predictor.predict(&examples).unwrap();
+    }
+    problems.push(check_batches("an evaluation", before, (fake.0)(), 1));
+    problems.into_iter().flatten().collect()
+}
+
 #[test]
 fn a_step_on_a_gpu_costs_the_host_few_calls() {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/data/public_domain.txt")).unwrap();
@@ -177,5 +273,6 @@ fn a_step_on_a_gpu_costs_the_host_few_calls() {
     let large = Limits { launches: 270.0, allocations: 1800.0, ..small };
     let mut problems = measure(&world, &fake, (1, 512), &small);
     problems.extend(measure(&world, &fake, (64, 512), &large));
+    problems.extend(measure_inference(&world, &fake));
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -2,7 +2,14 @@
 
 use albert_tests::{program::Finished, run_folder::World};
 use serde_json::Value;
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+    sync::mpsc::channel,
+    thread,
+    time::Duration,
+};
 
 /// A world with a tagger.
 fn world() -> World {
@@ -86,6 +93,54 @@ fn streams_have_an_entry_for_each_line() {
     let told = world.run_with_input("tokenizer decode --tokenizer tokenizer.json", ids).succeeds();
     let lines: Vec<_> = told.stdout.lines().collect();
     assert!(lines.len() == 4 && lines[1].starts_with("null\tline 2: `seven`") && lines[2].starts_with("null\tline 3"));
+}
+
+/// Output of `command` for lines that are sent one at a time, each when the one before it is answered.
+fn asked(mut command: Command, lines: &[&str]) -> String {
+    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let (sender, receiver) = channel();
+    let output = BufReader::new(program.stdout.take().unwrap());
+    let reader = thread::spawn(move || output.lines().try_for_each(|line| sender.send(line.unwrap() + "\n")));
+    let mut stdin = program.stdin.take().unwrap();
+    let mut answers = String::new();
+    for line in lines {
+        writeln!(stdin, "{line}").unwrap();
+        answers +=
+            &receiver.recv_timeout(Duration::from_secs(100)).expect("a line is answered before the next one comes");
+    }
+    drop(stdin);
+    reader.join().unwrap().unwrap();
+    assert!(program.wait().unwrap().success());
+    answers
+}
+
+/// A GPU begins a batch before the one before it is read. It keeps no line waiting, and its answers are those of one line at a
+/// time, in their order.
+#[test]
+fn no_answer_waits_for_lines_to_come() {
+    let world = World::with_models();
+    let lines = [
+        "rain falls on [MASK]",
+        "",
+        "the old [MASK] sails over the northern field in the year 1807",
+        "[MASK]",
+        "night",
+    ];
+    for (command, batch) in
+        [("embed --model run", " --batch 2"), ("classify --model tuned", " --batch 2"), ("fill-mask --model run", "")]
+    {
+        for device in ["cpu", "cuda-sim"] {
+            let command = format!("{command} - --json --device {device}");
+            let at_once = |more: &str| world.run_with_input(&format!("{command}{more}"), lines.join("\n").as_bytes());
+            let answers = asked(world.albert(&command), &lines);
+            assert_eq!(at_once(batch).succeeds().stdout, answers, "{command}");
+            if !command.starts_with("embed") {
+                let told = at_once(&format!("{batch} --on-error stop"));
+                assert_eq!(told.stdout.lines().next(), answers.lines().next(), "{command}: {}", told.stderr);
+                told.fails_with(&["line 2: "]);
+            }
+        }
+    }
 }
 
 #[test]
