@@ -17,6 +17,7 @@ mod ranks;
 mod roofline;
 mod running;
 mod signals;
+mod tracing;
 
 use anyhow::{Result, ensure};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -130,7 +131,7 @@ fn run() -> Result<ExitCode> {
         true => output::refuse_remark,
         false => output::note_remark,
     });
-    match cli.command {
+    let result = match cli.command {
         Command::Quickstart(arguments) => commands::quickstart::run(&arguments),
         Command::Tokenizer(command) => commands::tokenizer::run(&command),
         Command::Data(command) => commands::data::run(&command),
@@ -154,7 +155,9 @@ fn run() -> Result<ExitCode> {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Completions(arguments) => commands::manual::completions(&arguments, command()),
         Command::Man(arguments) => commands::manual::man(&arguments, command()),
-    }
+    };
+    let traced = tracing::finish();
+    result.and_then(|code| traced.map(|()| code))
 }
 
 /// Prints help and version to standard output and wrong usage to standard error, as clap decides.

@@ -1,6 +1,9 @@
 //! The ranks of a command that a launcher started (`mpirun -n 4 albert pretrain ..`).
 
-use crate::output::{self, tell};
+use crate::{
+    output::{self, tell},
+    tracing::{self, Tracing},
+};
 use albert::train::Worker;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::{Communicator, Cpu, Device, GradientPath, Start};
@@ -11,10 +14,20 @@ pub(crate) const LONGEST_RUN: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Runs `command` on this rank with `device`, and leaves the other ranks: together if it ends well, at once if it fails.
 pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
+    run_traced(device, &Tracing::default(), command)
+}
+
+/// [`run`] with a `trace` of this rank.
+pub(crate) fn run_traced(
+    device: &str,
+    trace: &Tracing,
+    command: impl FnOnce(Worker) -> Result<ExitCode>,
+) -> Result<ExitCode> {
     let nccl = std::env::var("ALBERT_NCCL").ok();
     match Start::from_environment(|error| output::print_error(&anyhow!("{error}")))? {
         Start::Connected(communicator) if communicator.size() == 1 => {
             let worker = || -> Result<Worker> {
+                trace.start(0)?;
                 Ok(Worker { device: Device::named(device, Cpu::detect()?)?, communicator: communicator.clone() })
             };
             let result = worker().and_then(command);
@@ -22,10 +35,12 @@ pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>
             result
         }
         Start::Connected(mut communicator) => {
-            let worker = worker(device, &mut communicator, nccl.as_deref());
+            let traced = trace.start(communicator.rank());
+            let worker = traced.and_then(|()| worker(device, &mut communicator, nccl.as_deref()));
             leave(&communicator, worker.and_then(command))
         }
         Start::OnGpus(ranks) => {
+            trace.start(ranks.rank)?;
             let device = Device::named(&own_gpu(device, ranks.local_rank), Cpu::detect_share(ranks.local_size)?)?;
             let (communicator, path) = ranks.connect(&device, nccl.as_deref())?;
             let announced = host_names(&communicator).map(|hosts| announce(&communicator, &hosts, &device, &path));
@@ -37,6 +52,9 @@ pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>
 
 /// Leaves the other ranks with the result of this one.
 fn leave(communicator: &Communicator, result: Result<ExitCode>) -> Result<ExitCode> {
+    // Before the ranks are ended.
+    let traced = tracing::finish();
+    let result = result.and_then(|code| traced.map(|()| code));
     let Err(mut error) = result else {
         communicator.finish();
         return result;

@@ -6,6 +6,7 @@ use crate::{
     output::Sink,
     precision::Precision,
     roofline::Profiling,
+    tracing::Tracing,
 };
 use albert_tasks::finetune::{Offsets, Predictor};
 use anyhow::{Result, ensure};
@@ -48,6 +49,8 @@ pub(crate) struct Running {
     weights: Weights,
     #[command(flatten)]
     pub(crate) profile: Profiling,
+    #[command(flatten)]
+    trace: Tracing,
 }
 
 impl Running {
@@ -70,8 +73,9 @@ impl Running {
         self.weights.of(self.precision.on(device))
     }
 
-    /// The device.
+    /// The device. Starts the trace.
     pub(crate) fn device(&self) -> Result<Device> {
+        self.trace.start_until_signal()?;
         self.threads.choose();
         Ok(Device::named(&self.device, Cpu::detect()?)?)
     }

@@ -29,19 +29,38 @@ pub(crate) const INTERRUPTED: u8 = 130;
 pub(crate) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&flag);
-    let ignored = ignored_at_start();
-    let heeded = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-    let mut signals = Signals::new(heeded).context("cannot install signal handlers")?;
-    let wait = move || {
+    handle(move |signals| {
         for _ in signals.forever() {
             if stop.swap(true, Ordering::SeqCst) {
                 std::process::exit(i32::from(INTERRUPTED));
             }
             tell!("\nstopping after this step and saving; press again to stop immediately without saving");
         }
-    };
-    thread::Builder::new().name("signals".to_owned()).spawn(wait).context("cannot start the signal thread")?;
+    })?;
     Ok(flag)
+}
+
+/// Runs `work` when a signal ends the program.
+///
+/// # Errors
+/// As for [`stop_flag`].
+pub(crate) fn before_end(work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    handle(|signals| {
+        if let Some(signal) = signals.forever().next() {
+            work();
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    })
+}
+
+/// Runs `wait` with the signals on a thread of its own.
+fn handle(wait: impl FnOnce(&mut Signals) + Send + 'static) -> anyhow::Result<()> {
+    let ignored = ignored_at_start();
+    let heeded = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = Signals::new(heeded).context("cannot install signal handlers")?;
+    let thread = thread::Builder::new().name("signals".to_owned());
+    thread.spawn(move || wait(&mut signals)).context("cannot start the signal thread")?;
+    Ok(())
 }
 
 /// Signals that this process ignores, bit `n - 1` for signal `n`; none if /proc does not report them.

@@ -66,6 +66,7 @@ mod shape;
 mod shared_tests;
 pub mod tape;
 mod tensor;
+pub mod trace;
 
 pub use communicator::{Communicator, GpuRanks, GradientPath, LaneSums, Lanes, Start};
 pub use device::Device;

@@ -9,6 +9,9 @@
 //! (Williams, Waterman, Patterson, "Roofline", 2009). The bandwidth is that of the smallest cache that holds the bytes of a
 //! launch, where another launch may have left them, else that of memory; the table names the limit. [`crate::Device::peak`]
 //! has peak and bandwidths; where they are not known there is no share. Switched off, a launch costs one relaxed load of a flag.
+//!
+//! Launches are also spans of a [`crate::trace`], if there is one when the profile is made.
+use crate::trace;
 use kernels::{
     Cost, Cpu,
     roofline::{self, Cache},
@@ -18,15 +21,21 @@ use std::{
     fmt::{self, Write},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
     time::{Duration, Instant},
 };
 
+/// Rows are collected.
+const TABLE: u8 = 1;
+/// Launches are traced.
+const TRACE: u8 = 2;
+
 /// Collects the cost of launches, from any thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Profile {
-    on: AtomicBool,
+    /// [`TABLE`] and [`TRACE`].
+    on: AtomicU8,
     rows: Mutex<BTreeMap<&'static str, Row>>,
 }
 
@@ -76,25 +85,40 @@ impl Peak {
     }
 }
 
+impl Default for Profile {
+    fn default() -> Self {
+        let on = if trace::is_on() { TRACE } else { 0 };
+        Self { on: AtomicU8::new(on), rows: Mutex::default() }
+    }
+}
+
 impl Profile {
     /// Starts or stops collecting.
     pub fn set(&self, on: bool) {
-        self.on.store(on, Ordering::Relaxed);
+        if on {
+            self.on.fetch_or(TABLE, Ordering::Relaxed)
+        } else {
+            self.on.fetch_and(!TABLE, Ordering::Relaxed)
+        };
     }
 
-    /// True while collecting.
-    pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+    /// True while the time of a launch is to include its kernels on a GPU. A trace has theirs on a track of its own.
+    pub(crate) fn waits_for_kernels(&self) -> bool {
+        self.on.load(Ordering::Relaxed) & TABLE != 0
     }
 
-    /// Runs `launch` and, while collecting, records its time and cost.
-    pub(crate) fn measure<R>(&self, name: &'static str, cost: Cost, launch: impl FnOnce() -> R) -> R {
-        if !self.is_on() {
-            return launch();
+    /// Runs `launch` and, while collecting or tracing, records its time and cost; `launch` is told whether it does.
+    pub(crate) fn measure<R>(&self, name: &'static str, cost: Cost, launch: impl FnOnce(bool) -> R) -> R {
+        let on = self.on.load(Ordering::Relaxed);
+        if on == 0 {
+            return launch(false);
         }
         let start = Instant::now();
-        let result = launch();
+        let result = trace::span(name, &[("FLOPs", cost.flops), ("bytes", cost.bytes)], || launch(true));
         let time = start.elapsed();
+        if on & TABLE == 0 {
+            return result;
+        }
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let row = rows.entry(name).or_default();
         row.calls += 1;
@@ -169,11 +193,11 @@ mod tests {
     fn collects_only_while_on_and_from_all_threads() {
         let profile = Profile::default();
         let cost = Cost { flops: 2_000_000, bytes: 1_000 };
-        profile.measure("off", cost, || ());
+        profile.measure("off", cost, |is_on| assert!(!is_on));
         profile.set(true);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| profile.measure("gemm.nt", cost, || std::thread::sleep(Duration::from_millis(2))));
+                scope.spawn(|| profile.measure("gemm.nt", cost, |_| std::thread::sleep(Duration::from_millis(2))));
             }
         });
         let rows = profile.rows();

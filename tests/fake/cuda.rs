@@ -270,6 +270,15 @@ pub extern "C" fn cuEventSynchronize(event: Handle) -> Result {
     })
 }
 
+/// 10 microseconds for each launch between the events.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventElapsedTime(millis: *mut f32, from: Handle, to: Handle) -> Result {
+    call(|state| {
+        let [from, to] = [from, to].map(|event| state.events[event.addr() - 1]);
+        unsafe { give(millis, 0.01 * (to as f32 - from as f32)) }
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD8Async(target: u64, value: u8, bytes: usize, _: Handle) -> Result {
     call(|state| {

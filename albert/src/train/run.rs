@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::io::write_atomically;
-use engine::{Communicator, EngineError};
+use engine::{Communicator, EngineError, trace};
 use serde_json::json;
 
 use super::lock::{FolderLock, claim_folder, claim_present, expect_folder};
@@ -99,7 +99,8 @@ pub fn run<O: RunObjective>(
             run.report()?;
             break Outcome::Stopped { summary: run.summary(), saved };
         }
-        if let Some(diverged) = run.step(observer)? {
+        let step = run.trainer.step() + 1;
+        if let Some(diverged) = trace::span("step", &[("step", step)], || run.step(observer))? {
             run.report()?;
             break diverged;
         }
@@ -387,7 +388,9 @@ impl<O: RunObjective> Run<O> {
             observer.evaluating();
         }
         let Trainer { objective, loaded, settings, .. } = &mut self.trainer;
-        let evaluated = objective.evaluate(loaded, settings, &self.communicator, &mut self.progress, position)?;
+        let (communicator, progress) = (&self.communicator, &mut self.progress);
+        let evaluate = || objective.evaluate(loaded, settings, communicator, progress, position);
+        let evaluated = trace::span("evaluation", &[], evaluate)?;
         let Some(Evaluated { figures, is_best, files }) = evaluated else { return Ok(()) };
         self.progress.evaluated = position.step;
         self.progress.worse = if is_best { 0 } else { self.progress.worse + 1 };

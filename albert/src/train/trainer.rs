@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use engine::io::hash64;
 use engine::optim::{Optimizer, parts};
-use engine::{Communicator, Cpu, EngineError, GradientNorm, Gradients, LaneSums, Lanes, ParamStore, Workspace};
+use engine::{Communicator, Cpu, EngineError, GradientNorm, Gradients, LaneSums, Lanes, ParamStore, Workspace, trace};
 
 use super::memory::MemoryPlan;
 use super::objective::{BatchShape, MicroBatchSums, Objective, Pass, Worker};
@@ -244,8 +244,8 @@ impl<O: Objective> Trainer<O> {
         lanes.all_reduce(&format!("gradients of step {}", step + 1), gradients)?;
         let limit = Some(settings.optimizer.clip_norm).filter(|limit| *limit > 0.0);
         let norm = cpu.enter(|| -> Result<GradientNorm, EngineError> {
-            let norm = gradients.clip(limit)?;
-            optimizer.step(params, gradients, report.learning_rate)?;
+            let norm = trace::span("clip", &[], || gradients.clip(limit))?;
+            trace::span("optimizer", &[], || optimizer.step(params, gradients, report.learning_rate))?;
             Ok(norm)
         })?;
         if let Some(parts) = parts {

@@ -7,6 +7,7 @@ use crate::{
     ranks,
     roofline::Profiling,
     signals,
+    tracing::Tracing,
 };
 use albert::{
     pretrain::Pretraining,
@@ -36,13 +37,15 @@ pub(crate) struct Arguments {
     device: String,
     #[command(flatten)]
     profile: Profiling,
+    #[command(flatten)]
+    trace: Tracing,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = &arguments.plan;
     let plan = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     // Ranks share the runs as processes that are started one by one do: through the folder.
-    ranks::run(&arguments.device, |Worker { device, communicator }| {
+    ranks::run_traced(&arguments.device, &arguments.trace, |Worker { device, communicator }| {
         let stop = signals::stop_flag()?;
         let peak = device.peak();
         let mut watch = Watch {

@@ -14,6 +14,7 @@ use crate::{
     roofline::{self, Profiling},
     running::Threads,
     signals,
+    tracing::Tracing,
 };
 use albert::{
     checkpoint::ModelFolder,
@@ -119,6 +120,8 @@ pub(crate) struct Arguments {
     seed: Option<u64>,
     #[command(flatten)]
     profile: Profiling,
+    #[command(flatten)]
+    trace: Tracing,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -154,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let task = Task::new(name, problem, &recipe);
     let sources = FinetuneSources { task: &task, train: &train, dev: dev.as_ref() };
-    ranks::run(&arguments.device, |worker| {
+    ranks::run_traced(&arguments.device, &arguments.trace, |worker| {
         let stop = signals::stop_flag()?;
         if arguments.dry_run.is_dry {
             return dry_run(arguments, &recipe, &sources, worker, &stop);

@@ -13,6 +13,7 @@ use crate::{
     roofline::{self, Profiling},
     running::Threads,
     signals,
+    tracing::Tracing,
 };
 use albert::{
     checkpoint::{Heads, ModelFolder},
@@ -85,6 +86,8 @@ pub(crate) struct Arguments {
     device: String,
     #[command(flatten)]
     profile: Profiling,
+    #[command(flatten)]
+    trace: Tracing,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -101,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let parameters = ParameterCounts::with_heads(&recipe.model, Heads::PRE_TRAINING);
         plan::expect_room(parameters, recipe.run.shard_optimizer)?;
     }
-    ranks::run(&arguments.device, |worker| {
+    ranks::run_traced(&arguments.device, &arguments.trace, |worker| {
         if recipe.fits_memory() {
             fit_batch(arguments, &mut recipe, &worker)?;
         }

@@ -22,6 +22,7 @@ use crate::{
     roofline::Profiling,
     running::Threads,
     signals,
+    tracing::Tracing,
 };
 use albert::{
     checkpoint::ModelFolder,
@@ -80,6 +81,8 @@ pub(crate) struct Arguments {
     threads: Threads,
     #[command(flatten)]
     profile: Profiling,
+    #[command(flatten)]
+    trace: Tracing,
     /// Settings that override the recipe of pre-training, such as model.hidden_size=128
     #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<Setting>,
@@ -95,6 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         expect_free(folder)?;
     }
     let stop = signals::stop_flag()?;
+    arguments.trace.start(0)?;
     let cpu = Cpu::detect()?;
     let device = Device::Cpu(cpu.clone());
     ensure!(

@@ -4,7 +4,7 @@ use super::{
     Communicator,
     nccl::{Link, Message},
 };
-use crate::{device::Gpu, dtype::DType, error::Result};
+use crate::{device::Gpu, dtype::DType, error::Result, trace};
 use kernels::{Cpu, elementwise::add_assign};
 use kernels_cuda::arguments::Address;
 use std::ops::Range;
@@ -104,7 +104,9 @@ impl Arrays for OnDevice<'_> {
             let (address, count) = self.at(&part);
             Message { rank, address, bytes: 4 * count }
         });
-        let exchanged = self.link.exchange(send, receive, self.communicator.timeout());
+        let exchanged = trace::exchange(self.what, [send.bytes, receive.bytes], || {
+            self.link.exchange(send, receive, self.communicator.timeout())
+        });
         exchanged.map_err(|failure| self.communicator.failed(self.what, &failure))
     }
 

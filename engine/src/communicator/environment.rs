@@ -5,7 +5,8 @@ use crate::error::{EngineError, Result};
 /// Processes that torchrun started, before they are connected ([`GpuRanks::connect`](Self::connect)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuRanks {
-    pub(super) rank: usize,
+    /// Number of this process.
+    pub rank: usize,
     pub(super) size: usize,
     /// Number of this process among those of its host, which is the number of its GPU.
     pub local_rank: usize,

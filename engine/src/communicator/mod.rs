@@ -36,6 +36,7 @@ pub use start::Start;
 use crate::{
     device::Gpu,
     error::{EngineError, Result},
+    trace,
 };
 use nccl::Link;
 use std::{
@@ -199,8 +200,10 @@ impl Communicator {
             ((to, false), (from, false)) if to != from => Failure::Late { rank: from, or: Some(to) },
             ((rank, _), (_, true)) | (_, (rank, false)) => Failure::Late { rank, or: None },
         };
-        self.watched(what, &late, || self.transport.exchange(send, receive, self.timeout()))
-            .map_err(|failure| self.failed(what, &failure))
+        trace::exchange(what, [send.1.len(), receive.1.len()], || {
+            self.watched(what, &late, || self.transport.exchange(send, receive, self.timeout()))
+        })
+        .map_err(|failure| self.failed(what, &failure))
     }
 
     /// Runs `work`, which ends as `failure` if the library does not return.

@@ -160,6 +160,14 @@ impl Driver for CudaDriver {
         start().map_err(|error| self.session.refused(handle, error))
     }
 
+    fn mark(&self, mark: usize) -> Result<bool, DriverError> {
+        self.session.mark(mark).map(|()| true)
+    }
+
+    fn milliseconds(&self, from: usize, to: usize) -> Result<f32, DriverError> {
+        self.session.milliseconds(from, to)
+    }
+
     fn synchronize(&self) -> Result<(), DriverError> {
         self.session.synchronize()
     }

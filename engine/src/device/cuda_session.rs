@@ -2,11 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::driver::{Address, DriverError, FunctionHandle, Value};
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use ptx::{DescriptorSwizzle, Storage, TensorMap};
 use std::{
     ffi::{CString, c_void},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Bytes for the log of the driver's PTX compiler.
@@ -18,6 +18,8 @@ pub(super) struct CudaSession {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     loaded: Mutex<Vec<Loaded>>,
+    /// Marks on the stream, by number.
+    marks: Mutex<Vec<CudaEvent>>,
 }
 
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub(super) fn failed(call: &'static str) -> impl Fn(result::DriverError) -> Driv
 
 impl CudaSession {
     pub(super) fn new(context: Arc<CudaContext>, stream: Arc<CudaStream>) -> Self {
-        Self { context, stream, loaded: Mutex::default() }
+        Self { context, stream, loaded: Mutex::default(), marks: Mutex::default() }
     }
 
     /// Makes the context current on this thread, as every call of the driver needs.
@@ -110,6 +112,22 @@ impl CudaSession {
     pub(super) fn synchronize(&self) -> Result<(), DriverError> {
         self.bind()?;
         self.stream.synchronize().map_err(failed("cuStreamSynchronize"))
+    }
+
+    /// Puts mark number `mark` behind everything on the stream.
+    pub(super) fn mark(&self, mark: usize) -> Result<(), DriverError> {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        while marks.len() <= mark {
+            let event = self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT));
+            marks.push(event.map_err(failed("cuEventCreate"))?);
+        }
+        marks[mark].record(&self.stream).map_err(failed("cuEventRecord"))
+    }
+
+    /// Milliseconds between two marks, after a wait for both.
+    pub(super) fn milliseconds(&self, from: usize, to: usize) -> Result<f32, DriverError> {
+        let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        marks[from].elapsed_ms(&marks[to]).map_err(failed("cuEventElapsedTime"))
     }
 
     /// Unloads all kernels; none may be running.

@@ -132,6 +132,24 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The shape is not possible on this device. Faults of the kernel itself come with a later call.
     fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError>;
 
+    /// Puts mark number `mark` behind everything launched, instead of where it was. False on a device without time.
+    ///
+    /// # Errors
+    /// The driver refuses it.
+    fn mark(&self, mark: usize) -> Result<bool, DriverError> {
+        let _ = mark;
+        Ok(false)
+    }
+
+    /// Milliseconds between two marks, after a wait for both.
+    ///
+    /// # Errors
+    /// There are no such marks, or a kernel failed.
+    fn milliseconds(&self, from: usize, to: usize) -> Result<f32, DriverError> {
+        let reason = format!("marks {from} and {to} were never put");
+        Err(DriverError::Call { call: "cuEventElapsedTime", reason })
+    }
+
     /// Waits until everything launched is done.
     ///
     /// # Errors

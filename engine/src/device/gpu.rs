@@ -11,8 +11,14 @@
 //!
 //! The same code drives a real GPU and the simulated one, through a [`Driver`].
 
-use super::driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, ReadHandle, Value};
-use crate::error::{EngineError, Result};
+use super::{
+    driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, ReadHandle, Value},
+    timeline::Timeline,
+};
+use crate::{
+    error::{EngineError, Result},
+    trace,
+};
 use kernels::Cpu;
 use kernels_cuda::{arguments::Arguments, program::Program, reduce::COUNTERS};
 use ptx::{Launch, Sm};
@@ -45,6 +51,8 @@ struct Inner {
     values: Mutex<Vec<Value>>,
     /// Counters of the blocks of a launch, 0 between launches; kernels run one after another, so all share them.
     counters: Mutex<Option<Address>>,
+    /// Launches in a trace; `None` without one.
+    timeline: Option<Mutex<Timeline>>,
     #[cfg(test)]
     launches: AtomicU64,
     /// Bytes that the driver has given and not got back.
@@ -76,18 +84,24 @@ impl Gpu {
                 )));
             }
         };
-        Ok(Self(Arc::new(Inner {
+        let gpu = Self(Arc::new(Inner {
             driver: Box::new(driver),
             host,
             sm,
             functions: Mutex::default(),
             values: Mutex::default(),
             counters: Mutex::default(),
+            timeline: trace::is_on().then(Mutex::default),
             #[cfg(test)]
             launches: AtomicU64::default(),
             given: AtomicU64::default(),
             free: Mutex::default(),
-        })))
+        }));
+        if gpu.0.timeline.is_some() {
+            let gpu = gpu.clone();
+            trace::at_end(move || gpu.0.timeline.iter().for_each(|timeline| lock(timeline).finish(gpu.driver())));
+        }
+        Ok(gpu)
     }
 
     /// Has a simulated GPU compute values only, without the search for races, which takes most of its time.
@@ -138,7 +152,9 @@ impl Gpu {
             return Ok(function);
         }
         let program = program(self.0.sm);
-        let function = self.0.driver.load(&program.text, &program.name.entry())?;
+        let entry = program.name.entry();
+        let function = self.0.driver.load(&program.text, &entry)?;
+        self.0.timeline.iter().for_each(|timeline| lock(timeline).name(function, entry.clone()));
         of_type.insert(spec, function);
         Ok(function)
     }
@@ -153,7 +169,11 @@ impl Gpu {
         arguments.push_all(&mut values);
         #[cfg(test)]
         self.0.launches.fetch_add(1, Ordering::Relaxed);
-        Ok(self.0.driver.launch(function, launch, &values)?)
+        let start = || self.0.driver.launch(function, launch, &values);
+        Ok(match &self.0.timeline {
+            None => start(),
+            Some(timeline) => lock(timeline).launch(self.driver(), function, start),
+        }?)
     }
 
     /// The counters of [`kernels_cuda::reduce`], allocated on first use.

@@ -9,6 +9,7 @@ mod cuda_session;
 pub mod driver;
 pub(crate) mod gpu;
 pub mod simulated;
+mod timeline;
 
 pub use driver::{Driver, DriverError, GpuInfo};
 pub use gpu::Gpu;

@@ -258,6 +258,12 @@ impl Arena {
         }
     }
 
+    /// Bytes of the tensors that exist now.
+    pub(crate) fn bytes_in_use(&self) -> usize {
+        let state = self.state();
+        state.heap + state.taken.iter().map(Range::len).sum::<usize>()
+    }
+
     /// Memory of the arena now.
     pub fn report(&self) -> ArenaReport {
         let state = self.state();

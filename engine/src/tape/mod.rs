@@ -37,6 +37,7 @@ use crate::{
     param::{Gradients, ParamId, ParamStore},
     shape::Shape,
     tensor::Tensor,
+    trace,
 };
 use kernels::{Cost, Cpu, Element, gemm::Precision};
 use std::cell::{Cell, RefCell};
@@ -92,6 +93,8 @@ pub struct Tape<'w> {
     nodes: RefCell<Vec<Node>>,
     gradients: RefCell<Vec<Option<Tensor>>>,
     done: Cell<bool>,
+    /// Start of the forward pass in a trace.
+    forward: Cell<Option<u64>>,
 }
 
 impl<'w> Tape<'w> {
@@ -181,12 +184,15 @@ impl<'w> Tape<'w> {
         if self.dry {
             return Ok(());
         }
-        let Workspace { device, profile, .. } = self.workspace;
-        profile.measure(name, cost, || {
+        let Workspace { device, profile, arena, .. } = self.workspace;
+        profile.measure(name, cost, |is_on| {
+            if is_on {
+                trace::memory_of_steps(|| arena.bytes_in_use());
+            }
             kernel(device)?;
             // A launch returns before its kernel ends; a profile wants to know when that is.
             match device {
-                Device::Cuda(gpu) if profile.is_on() => gpu.synchronize(),
+                Device::Cuda(gpu) if is_on && profile.waits_for_kernels() => gpu.synchronize(),
                 _ => Ok(()),
             }
         })
@@ -346,6 +352,12 @@ impl<'w> Tape<'w> {
         self.backward_from(loss, self.seed(&loss.value)?, params)
     }
 
+    /// Ends the forward pass in a trace: the time now.
+    fn end_forward(&self) -> Option<u64> {
+        trace::record("forward", self.forward.take()?, &[]);
+        Some(trace::now())
+    }
+
     /// The gradient of a loss by itself: 1, or NaN if it is not finite, so that all other gradients say so too.
     fn seed(&self, loss: &Tensor) -> Result<Tensor> {
         let mut dy = self.alloc(*loss.shape(), loss.dtype())?;
@@ -385,6 +397,7 @@ impl<'w> Tape<'w> {
                 "a tape is used up by its first backward pass; record the step again".into(),
             ));
         }
+        let start = self.end_forward();
         let mut nodes = self.nodes.take();
         let mut gradients = self.gradients.take();
         gradients.resize(nodes.len(), None);
@@ -411,6 +424,9 @@ impl<'w> Tape<'w> {
         gradients.clear();
         // Their memory serves the next step.
         *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
+        if let Some(start) = start {
+            trace::record("backward", start, &[]);
+        }
         outcome?;
         params.count_batch();
         Ok(leaves)
@@ -419,6 +435,7 @@ impl<'w> Tape<'w> {
 
 impl Drop for Tape<'_> {
     fn drop(&mut self) {
+        self.end_forward();
         let mut nodes = self.nodes.take();
         nodes.clear();
         if nodes.capacity() > self.workspace.spare.borrow().nodes.capacity() {

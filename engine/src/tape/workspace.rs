@@ -8,6 +8,7 @@ use crate::{
     precision::Precision,
     profile::Profile,
     tensor::Tensor,
+    trace,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -185,6 +186,7 @@ impl Workspace {
             nodes: RefCell::new(nodes),
             gradients: RefCell::new(gradients),
             done: Cell::new(false),
+            forward: Cell::new((trace::is_on() && !self.arena.is_dry()).then(trace::now)),
             workspace: self,
         }
     }

@@ -22,7 +22,7 @@ use std::{
     io,
     marker::PhantomData,
     ops::Range,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread::{self, JoinHandle},
 };
 use team::{MAX_THREADS, Team};
@@ -86,6 +86,16 @@ static CHOSEN_THREADS: AtomicUsize = AtomicUsize::new(0);
 /// Sets the threads of every later [`Cpu::detect`], whatever `ALBERT_THREADS` says: for a flag on the command line.
 pub fn choose_threads(threads: usize) {
     CHOSEN_THREADS.store(threads, Ordering::Relaxed);
+}
+
+/// Runs a loop: calls its second argument once with a task that calls its first one.
+type Watch = fn(&(dyn Fn(usize) + Sync), &dyn Fn(&(dyn Fn(usize) + Sync)));
+
+static WATCH: OnceLock<Watch> = OnceLock::new();
+
+/// Has `watch` run every later loop of several tasks and threads, for a trace. The first call in a process counts.
+pub fn watch_loops(watch: Watch) {
+    let _ = WATCH.set(watch);
 }
 
 impl Cpu {
@@ -223,7 +233,10 @@ impl Cpu {
             _ => {
                 inherited(task, |task| {
                     let _task = InTask::new(self.id());
-                    self.pool.team.run(tasks, task);
+                    match WATCH.get() {
+                        None => self.pool.team.run(tasks, task),
+                        Some(watch) => watch(task, &|task| self.pool.team.run(tasks, task)),
+                    }
                 });
             }
         }

@@ -19,4 +19,5 @@ mod nccl;
 mod profile;
 mod ranks;
 mod resume;
+mod trace;
 mod verify;

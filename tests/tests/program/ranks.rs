@@ -4,7 +4,10 @@
 //! its library in `PLACE/lib`: that of `pip install mpich`, which has the standard ABI.
 #![cfg(unix)]
 
-use crate::nccl::{Fake, short};
+use crate::{
+    nccl::{Fake, short},
+    trace::Timeline,
+};
 use albert_tests::{
     fake::compile,
     program::{Finished, albert, finish, program},
@@ -97,6 +100,21 @@ fn ranks_under_every_launcher_write_the_files_of_one_process() {
         }
         let verify = ["verify", "--steps", "0..15", &world.text_path("one")].map(str::to_owned);
         launcher.run(2, &verify).fails_with(&["verify runs in one process, not in 2"]);
+    }
+}
+
+#[test]
+fn every_rank_writes_a_trace_of_its_exchanges() {
+    let world = World::new();
+    for (i, launcher) in launchers().iter().enumerate() {
+        let trace = format!("--trace={}", world.text_path("trace.json"));
+        launcher.run(2, &arguments(&world, &format!("traced-{i}"), &[&trace])).succeeds();
+        for (rank, name) in ["trace.json", "trace.1.json"].iter().enumerate() {
+            let timeline = Timeline::read(&world.path(name), rank);
+            let gradients = timeline.spans("main", "exchange: gradients");
+            assert!(gradients.iter().any(|span| span["args"]["bytes sent"].as_u64().unwrap() > 1000), "{gradients:?}");
+            fs::remove_file(world.path(name)).unwrap();
+        }
     }
 }
 
