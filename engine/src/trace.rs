@@ -152,7 +152,7 @@ pub(crate) fn record(name: impl Into<Cow<'static, str>>, start: u64, args: &[(&'
     on_own(|track| track.push(event));
 }
 
-/// Runs `work` as a span of this thread with at most two `args`; only runs it if there is no trace.
+/// Runs `work` and, in a trace, records it as a span of this thread with at most two `args`.
 ///
 /// # Panics
 /// If there are more arguments.
@@ -166,8 +166,8 @@ pub fn span<R>(name: &'static str, args: &[(&'static str, u64)], work: impl FnOn
     result
 }
 
-/// Runs `work`, an exchange of `what` with other ranks, as [`span`] does. Steps have numbers in `what`, which would keep viewers
-/// from adding exchanges up.
+/// Runs `work`, an exchange of `what` with other ranks, as [`span`] does. The number of a step in `what` is left out, so that viewers
+/// add up the exchanges of all steps.
 pub(crate) fn exchange<R>(what: &str, [sent, received]: [usize; 2], work: impl FnOnce() -> R) -> R {
     let start = is_on().then(now);
     let result = work();

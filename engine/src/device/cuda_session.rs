@@ -114,7 +114,7 @@ impl CudaSession {
         self.stream.synchronize().map_err(failed("cuStreamSynchronize"))
     }
 
-    /// Puts mark number `mark` behind everything on the stream.
+    /// Places mark number `mark` after everything on the stream.
     pub(super) fn mark(&self, mark: usize) -> Result<(), DriverError> {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         while marks.len() <= mark {

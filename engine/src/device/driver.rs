@@ -132,7 +132,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The shape is not possible on this device. Faults of the kernel itself come with a later call.
     fn launch(&self, function: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError>;
 
-    /// Puts mark number `mark` behind everything launched, instead of where it was. False on a device without time.
+    /// Places mark number `mark` after everything launched so far; a mark can be placed again. Returns false on a device without
+    /// time.
     ///
     /// # Errors
     /// The driver refuses it.
@@ -144,9 +145,9 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Milliseconds between two marks, after a wait for both.
     ///
     /// # Errors
-    /// There are no such marks, or a kernel failed.
+    /// A mark was never placed, or a kernel failed.
     fn milliseconds(&self, from: usize, to: usize) -> Result<f32, DriverError> {
-        let reason = format!("marks {from} and {to} were never put");
+        let reason = format!("marks {from} and {to} were never placed");
         Err(DriverError::Call { call: "cuEventElapsedTime", reason })
     }
 

@@ -49,7 +49,7 @@ struct Inner {
     functions: Mutex<HashMap<TypeId, Box<dyn Any + Send>>>,
     /// Arguments of a launch, kept for the next.
     values: Mutex<Vec<Value>>,
-    /// Counters of the blocks of a launch, 0 between launches; kernels run one after another, so all share them.
+    /// Counters of blocks, shared by all kernels: each leaves them 0, and the next one starts after it.
     counters: Mutex<Option<Address>>,
     /// Launches in a trace; `None` without one.
     timeline: Option<Mutex<Timeline>>,
@@ -182,9 +182,8 @@ impl Gpu {
         if let Some(counters) = *counters {
             return Ok(counters);
         }
-        let address = self.0.driver.allocate(4 * COUNTERS)?;
+        let address = self.allocate_from_driver(4 * COUNTERS)?;
         self.0.driver.fill(address, 4 * COUNTERS, 0)?;
-        self.0.given.fetch_add(4 * COUNTERS as u64, Ordering::Relaxed);
         Ok(*counters.insert(address))
     }
 
@@ -213,16 +212,19 @@ impl Gpu {
         let kept = lock(&self.0.free).get_mut(&rounded).and_then(Vec::pop);
         let address = match kept {
             Some(address) => address,
-            None => {
-                let address = self.0.driver.allocate(rounded).or_else(|_| {
-                    self.release_unused()?;
-                    self.0.driver.allocate(rounded)
-                })?;
-                self.0.given.fetch_add(rounded as u64, Ordering::Relaxed);
-                address
-            }
+            None => self.allocate_from_driver(rounded)?,
         };
         Ok(DeviceBlock { gpu: self.clone(), address, bytes: rounded })
+    }
+
+    /// New memory from the driver, after unused memory was given back if there is not enough.
+    fn allocate_from_driver(&self, bytes: usize) -> Result<Address> {
+        let address = self.0.driver.allocate(bytes).or_else(|_| {
+            self.release_unused()?;
+            self.0.driver.allocate(bytes)
+        })?;
+        self.0.given.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(address)
     }
 
     /// Gives free memory back to the driver.

@@ -168,8 +168,8 @@ impl Optimizer {
         Ok(self)
     }
 
-    /// Takes one step with the gradients, averaged by the caller and scaled as [`Gradients::clip`] says. If their norm was not finite,
-    /// the step is counted and changes nothing.
+    /// Updates the parameters by one step. The caller has averaged the gradients; the step multiplies them by the scale of
+    /// [`Gradients::clip`]. A step whose norm is not finite is counted and changes nothing.
     ///
     /// # Errors
     /// The parameters are in use (see [`ParamStore::all_values_mut`]) or are not those that the optimizer was made for.

@@ -182,7 +182,7 @@ impl Predictor {
         self.finish(examples, begun)
     }
 
-    /// Begins to compute the predictions for `examples`; nothing waits for a GPU, except for its last batches.
+    /// Begins to compute the predictions for `examples`: on a GPU, waits for all batches but the last of each member.
     fn begin(&mut self, examples: &Examples) -> Result<Vec<Begun>, FinetuneError> {
         if examples.is_empty() {
             return Ok(Vec::new());

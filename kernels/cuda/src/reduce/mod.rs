@@ -109,7 +109,7 @@ impl ColumnSums {
         columns.div_ceil(32 * self.vector as usize)
     }
 
-    /// Launch for `matrices` matrices [rows, columns] in each of `lists` lists, 1 or 2; `None` if there are no columns.
+    /// Launch for `matrices` matrices [rows, columns] in each of `lists` lists, 1 or 2; `None` if `columns` is 0.
     pub fn launch(&self, [matrices, lists]: [usize; 2], [rows, columns]: [usize; 2]) -> Option<ColumnLaunch> {
         assert!([1, 2].contains(&lists), "{lists} lists; COUNTERS and the index of a list are for 1 or 2");
         let (rows_a_block, row_blocks) = if self.split { self.row_blocks(rows, columns) } else { (rows, 1) };
@@ -154,16 +154,16 @@ impl ColumnSums {
         };
         let (Some(partial), Some(counters)) = (partial, counters) else { return add(storage, x, rows) };
         let y = k.special(Special::CtaidY);
-        let height_blocks = k.special(Special::NctaidY);
+        let row_blocks = k.special(Special::NctaidY);
         let first = k.mul_lo(y, height);
         let end = k.min_u32(k.add(first, height), rows);
         let x = k.index(x, k.mul_lo(k.mul_lo(z, rows), columns), storage.bytes());
-        let to = k.index(partial, k.mul_lo(k.mad_lo(z, height_blocks, y), columns), 4u32);
+        let to = k.index(partial, k.mul_lo(k.mad_lo(z, row_blocks, y), columns), 4u32);
         block.add(k, (storage, x), [first, end], |total, column| k.st(k.index(to, column, 4u32).at(0), [total]));
         let counter = k.mad_lo(list, k.special(Special::NctaidX), k.special(Special::CtaidX));
-        let last = k.sub(k.mul_lo(matrices, height_blocks), 1u32);
+        let last = k.sub(k.mul_lo(matrices, row_blocks), 1u32);
         last_block(k, block.thread, k.index(counters, counter, 4u32).at(0), last, || {
-            add(Storage::F32, partial, height_blocks);
+            add(Storage::F32, partial, row_blocks);
         });
     }
 }

@@ -26,11 +26,12 @@ fn ptx(sm: Sm) -> Vec<Program> {
 }
 
 /// [T, F]: empty, one element, whole vectors and one element more or less, primes, several blocks of rows.
-const SIZES: [(usize, usize); 12] = [
+const SIZES: [(usize, usize); 13] = [
     (0, 5),
     (1, 1),
     (67, 7),
     (67, 40),
+    (40, 40),
     (31, 29),
     (16, 16),
     (17, 17),
