@@ -186,10 +186,11 @@ pub(super) fn forward(
         Device::Cuda(gpu) => {
             let flash = OnGpu { gpu, spec, sequences, qkv };
             let arguments = AttentionArgs::forward(&flash.shape(), out.address_mut(), lse.address_mut());
-            match flash.hopper() {
+            match flash.hopper(out.address_mut()) {
                 Some((kernel, maps)) => {
-                    let launch = kernel.launch(sequences.count(), sequences.longest, spec.heads);
-                    gpu.run(&kernel, launch, &arguments.with_maps(maps))
+                    let (count, longest) = (sequences.count(), sequences.longest);
+                    let launch = kernel.launch(count, longest, spec.heads, gpu.info().multiprocessors as usize);
+                    gpu.run(&kernel, launch, &arguments.with_maps(maps, count, longest))
                 }
                 None => flash.run(Step::Forward, &arguments),
             }
@@ -231,12 +232,12 @@ impl OnGpu<'_> {
     }
 
     /// Hopper's forward pass, where there is one for these heads.
-    fn hopper(&self) -> Option<(HopperFlash, [TensorMap; 3])> {
+    fn hopper(&self, out: Address) -> Option<(HopperFlash, [TensorMap; 4])> {
         let (h, ld) = (self.spec.hidden(), 3 * self.spec.hidden());
-        let storage = storage_of(storage(self.qkv.dtype()));
+        let (storage, longest) = (storage_of(storage(self.qkv.dtype())), self.sequences.longest);
         let kernel = (self.gpu.sm() == Sm::Sm90a)
-            .then(|| HopperFlash::new(storage, self.spec.head_size, ld, self.dropout().is_some()))??;
-        let maps = kernel.maps(self.parts().map(|part| part.0), self.sequences.tokens, h, ld);
+            .then(|| HopperFlash::new(storage, self.spec.head_size, longest, ld, self.dropout().is_some()))??;
+        let maps = kernel.maps(self.parts_and(out), self.sequences.tokens, h, ld);
         Some((kernel, maps.ok()?))
     }
 
@@ -260,10 +261,10 @@ impl OnGpu<'_> {
         Some((kernel, maps.ok()?))
     }
 
-    /// Addresses of q, k, v and dout.
-    fn parts_and(&self, dout: Address) -> [u64; 4] {
+    /// Addresses of q, k, v and `other`: out or dout.
+    fn parts_and(&self, other: Address) -> [u64; 4] {
         let [q, k, v] = self.parts();
-        [q, k, v, dout].map(|matrix| matrix.0)
+        [q, k, v, other].map(|matrix| matrix.0)
     }
 
     /// Sequences and head as arguments.

@@ -1,8 +1,8 @@
-//! Code shared by the kernels with `wgmma` on Hopper: roles of the three warpgroups, operands of 16 bits.
+//! Code shared by the kernels with `wgmma` on Hopper: roles of the warpgroups, operands of 16 bits.
 //!
 //! ```text
-//! warpgroup 0      the producer: releases registers, starts copies
-//! warpgroups 1, 2  the consumers: take over those registers, multiply
+//! warpgroup 0           the producer: releases registers, starts copies
+//! warpgroups 1, 2, [3]  the consumers: take over those registers, multiply
 //! ```
 
 use crate::program::{Name, Program};
@@ -10,17 +10,31 @@ use ptx::{Bf16x2, Entry, F16x2, Lane, Module, Pair, Reg, Sm, Storage, U32};
 
 /// Threads of a warpgroup.
 pub(crate) const WARPGROUP: u32 = 128;
-/// Threads of a block; one block is resident per multiprocessor.
-pub(crate) const THREADS: u32 = 3 * WARPGROUP;
-/// Registers of a thread at launch: the maximum for 384 threads.
-const REGISTERS: u32 = 168;
-/// Registers of a thread of the producer's warpgroup.
-const PRODUCER_REGISTERS: u32 = 24;
-/// Registers of a thread of a consumer.
-const CONSUMER_REGISTERS: u32 = 240;
+/// Consumer warpgroups of most kernels.
+pub(crate) const CONSUMERS: u32 = 2;
+/// Threads of a block of those kernels; one block is resident per multiprocessor.
+pub(crate) const THREADS: u32 = threads(CONSUMERS);
+
+/// Threads of a block with `consumers` consumer warpgroups.
+pub(crate) const fn threads(consumers: u32) -> u32 {
+    (1 + consumers) * WARPGROUP
+}
+
+/// Registers of a thread: the maximum at launch, those of the producer's warpgroup and those of a consumer.
+const fn registers(consumers: u32) -> [u32; 3] {
+    match consumers {
+        CONSUMERS => [168, 24, 240],
+        _ => [128, 32, 160],
+    }
+}
 
 /// Kernel body, generic over the 16-bit types.
 pub(crate) trait Body {
+    /// Consumer warpgroups: two or three.
+    fn consumers(&self) -> u32 {
+        CONSUMERS
+    }
+
     /// Emits the body for operands of type `P`.
     fn write<P: Pair>(&self, k: &Entry);
 }
@@ -33,14 +47,14 @@ pub(crate) fn program(
     required_sass: &'static [&'static str],
 ) -> Program {
     let mut module = Module::new(Sm::Sm90a);
-    module.entry(&name.entry(), [THREADS, 1, 1], |k| {
+    module.entry(&name.entry(), [threads(body.consumers()), 1, 1], |k| {
         k.min_ctas_per_sm(1);
         match storage {
             Storage::F16 => body.write::<F16x2>(k),
             _ => body.write::<Bf16x2>(k),
         }
     });
-    Program::new(name, &module, REGISTERS).requiring(required_sass)
+    Program::new(name, &module, registers(body.consumers())[0]).requiring(required_sass)
 }
 
 /// Index of the warp in the block, uniform over its lanes.
@@ -49,18 +63,19 @@ pub(crate) fn warp_number(k: &Entry, thread: Reg<U32>) -> Reg<U32> {
     k.shfl(k.shr(thread, 5), Lane::Number(0))
 }
 
-/// Emits the branches of the two roles; `warp` is the index of the warp in the block.
-pub(crate) fn roles(k: &Entry, warp: Reg<U32>, producer: impl FnOnce(), consumers: impl FnOnce()) {
+/// Emits the branches of the two roles in a block with `count` consumers; `warp` is the index of the warp in the block.
+pub(crate) fn roles(k: &Entry, warp: Reg<U32>, count: u32, producer: impl FnOnce(), consumers: impl FnOnce()) {
+    let [_, of_producer, of_consumer] = registers(count);
     k.if_else(
         k.lt(warp, WARPGROUP / 32),
         || {
             k.comment("the producer");
-            k.setmaxnreg_dec(PRODUCER_REGISTERS);
+            k.setmaxnreg_dec(of_producer);
             producer();
         },
         || {
             k.comment("the consumers");
-            k.setmaxnreg_inc(CONSUMER_REGISTERS);
+            k.setmaxnreg_inc(of_consumer);
             consumers();
         },
     );

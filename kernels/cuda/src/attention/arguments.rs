@@ -24,6 +24,8 @@ arguments! {
         map_v: Option<TensorMap>,
         /// Tensor map of dout, in backward.
         map_dout: Option<TensorMap>,
+        /// Tensor map of out, in forward with tensor maps.
+        map_out: Option<TensorMap>,
         /// [B + 1] u32: first token of each sequence, then T.
         cu_seqlens: Address,
         /// `[B]` u32: tokens of each sequence that are keys.
@@ -50,8 +52,10 @@ arguments! {
         score_scale: f32,
         /// Elements from a row of dq, dk and dv to the next, in backward.
         gradient_ld: Option<usize>,
-        /// B, for the kernel of short sequences.
+        /// B, for persistent kernels.
         sequences: Option<usize>,
+        /// Upper bound of the tokens of a sequence, for the persistent forward kernel.
+        longest: Option<usize>,
     }
 }
 
@@ -85,6 +89,7 @@ impl AttentionArgs {
             map_k: None,
             map_v: None,
             map_dout: None,
+            map_out: None,
             cu_seqlens,
             keys,
             out: None,
@@ -99,6 +104,7 @@ impl AttentionArgs {
             score_scale,
             gradient_ld: None,
             sequences: None,
+            longest: None,
         }
     }
 
@@ -117,14 +123,15 @@ impl AttentionArgs {
         Self { q: Some(q), k: Some(k), v: Some(v), ..self }
     }
 
-    /// Adds tensor maps of q, k and v.
-    pub fn with_maps(self, [q, k, v]: [TensorMap; 3]) -> Self {
-        Self { map_q: Some(q), map_k: Some(k), map_v: Some(v), ..self }
+    /// Adds tensor maps of q, k, v and out, and the number and the greatest length of the sequences.
+    pub fn with_maps(self, [q, k, v, out]: [TensorMap; 4], sequences: usize, longest: usize) -> Self {
+        let (map_q, map_k, map_v, map_out) = (Some(q), Some(k), Some(v), Some(out));
+        Self { map_q, map_k, map_v, map_out, sequences: Some(sequences), longest: Some(longest), ..self }
     }
 
     /// Adds tensor maps of q, k, v and dout.
     pub fn with_maps_and_dout(self, [q, k, v, dout]: [TensorMap; 4]) -> Self {
-        Self { map_dout: Some(dout), ..self.with_maps([q, k, v]) }
+        Self { map_q: Some(q), map_k: Some(k), map_v: Some(v), map_dout: Some(dout), ..self }
     }
 }
 
@@ -152,6 +159,7 @@ impl Parameters {
             "dout" => self.backward && (!self.maps || self.computes_delta),
             "map_q" | "map_k" | "map_v" => self.maps,
             "map_dout" => self.maps && self.backward,
+            "map_out" | "longest" => self.maps && !self.backward,
             "out" => !self.backward || self.computes_delta,
             "delta" | "gradient_ld" => self.backward,
             "dq" => self.dq,

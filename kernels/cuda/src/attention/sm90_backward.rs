@@ -194,6 +194,7 @@ impl hopper::Body for HopperBackward {
             hopper::roles(
                 k,
                 warp,
+                CONSUMERS,
                 || {
                     k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                         let one = k.elect();
@@ -299,10 +300,10 @@ fn fill_rows(
     let tile = k.variable("tile", 0u32);
     k.for_(0u32, end, TILE, |first| {
         let row = QueryRow::load(k, vectors, sequence, k.add(first, own));
-        shared.wait_empty(k, tile);
+        shared.barriers().wait_empty(k, tile, 0);
         row.store(k, rows_of(k, shared, tile), own);
         k.warp_sync();
-        let full = shared.full(k, tile);
+        let full = shared.barriers().full(k, tile, 0);
         k.when(arrives, || k.mbarrier_arrive(full));
         k.add_into(tile, tile, 1u32);
     });
@@ -342,7 +343,7 @@ impl<P: Pair> Operands<P> {
     fn new(k: &Entry, consumer: &Consumer<'_>) -> Self {
         let Consumer { kernel, shared, group, .. } = *consumer;
         let k_major = [0, 1].map(|i| shared.streamed(k, i, pipeline::k_major()));
-        let mn_major = [0, 1].map(|i| shared.streamed(k, i, pipeline::mn_major()));
+        let mn_major = [0, 1].map(|i| shared.streamed(k, i, pipeline::mn_major(TILE)));
         shared.wait_ready(k);
         let resident = [0, 1].map(|i| {
             let tile = shared.resident_tile(k, i, group);
@@ -385,8 +386,9 @@ impl Consumer<'_> {
     /// Starts s [64, 64] = (resident tile 0) · (streamed tile 0)ᵀ, and dp likewise from tiles 1, each as one `wgmma` group.
     fn scores<P: Pair>(&self, k: &Entry, operands: &Operands<P>, [s, dp]: &[Vec<Reg<F32>>; 2], stage: Reg<U32>) {
         let steps = self.kernel.head_size / 16;
-        let k_major_steps =
-            |tile| (0..steps).map(|step| pipeline::advance(k, tile, pipeline::k_major_step(step))).collect::<Vec<_>>();
+        let k_major_steps = |tile| {
+            (0..steps).map(|step| pipeline::advance(k, tile, pipeline::k_major_step(step, TILE))).collect::<Vec<_>>()
+        };
         let products = [(s, 0), (dp, 1)].map(|(sums, i)| {
             let descriptors = match &operands.resident[i] {
                 Resident::Registers { .. } => Vec::new(),
@@ -426,13 +428,13 @@ impl Consumer<'_> {
         let arrives = k.setp(Compare::Eq, warp.lane, 0u32);
         let tile = k.variable("tile", 0u32);
         k.for_(0u32, end, TILE, |row| {
-            shared.wait_full(k, tile);
+            shared.barriers().wait_full(k, tile, 0);
             body(tile, row, pipeline::stage(k, tile));
             if self.kernel.side == Side::Keys {
                 // All lanes of the warp have read lse and δ of the stage.
                 k.warp_sync();
             }
-            let empty = shared.empty(k, tile);
+            let empty = shared.barriers().empty(k, tile, 0);
             k.when(arrives, || k.mbarrier_arrive(empty));
             k.add_into(tile, tile, 1u32);
         });

@@ -1,7 +1,8 @@
-//! Code shared by the attention kernels on Hopper: roles, shared memory, barriers, and the producer of the pipeline.
+//! Code shared by the attention kernels on Hopper: barriers of a pipeline and operands; shared memory and the producer of
+//! `sm90_backward`.
 //!
 //! ```text
-//! block            128 rows of two (forward: one) matrices are resident; two others are streamed, 64 rows at a time
+//! block            128 rows of two matrices are resident; two others are streamed, 64 rows at a time
 //! warpgroup 0      the producer: one thread starts all copies
 //! warpgroups 1, 2  the consumers: 64 of the resident rows each
 //!
@@ -20,6 +21,7 @@ use super::{
     tile::{Layout, Sequence, Warp},
 };
 use crate::gemm::position::load_fragment;
+pub(super) use crate::hopper::CONSUMERS;
 use crate::hopper::{THREADS, warp_number};
 use ptx::Launch;
 use ptx::{
@@ -27,16 +29,16 @@ use ptx::{
     Storage, TensorMap, TensorMapError, U32, U64, descriptor, fragment::Load,
 };
 
-/// Consumer warpgroups.
-pub(super) const CONSUMERS: u32 = 2;
 /// Resident rows of a block.
 pub(super) const RESIDENT: u32 = CONSUMERS * TILE;
 /// Stages of the pipeline, a power of two.
 pub(super) const STAGES: u32 = 4;
+/// Bytes of 64 elements: a row of a box.
+pub(super) const ROW: u32 = 128;
 /// Bytes of 64 x 64 elements.
-const BOX: u32 = 64 * 128;
+const BOX: u32 = 64 * ROW;
 /// Bytes of eight rows: the stride of a descriptor.
-const EIGHT_ROWS: u32 = 8 * 128;
+const EIGHT_ROWS: u32 = 8 * ROW;
 
 /// Layout of shared memory; offsets are in bytes from its start.
 #[derive(Clone, Copy)]
@@ -85,12 +87,8 @@ impl SharedLayout {
         self.ready() + 8
     }
 
-    const fn empty(self) -> u32 {
-        self.full() + 8 * STAGES
-    }
-
     const fn bytes(self) -> u32 {
-        self.empty() + 8 * STAGES
+        self.full() + 2 * 8 * STAGES
     }
 
     /// Launch for `sequences` sequences of at most `longest` tokens and `heads` heads; `None` if one of them is 0.
@@ -101,14 +99,61 @@ impl SharedLayout {
     }
 }
 
-/// Parity of the phase in which tile `tile` is in its stage.
-fn parity(k: &Entry, tile: Reg<U32>) -> Reg<U32> {
-    k.and(k.shr(tile, STAGES.ilog2()), 1u32)
-}
-
 /// Stage of tile `tile`.
 pub(super) fn stage(k: &Entry, tile: Reg<U32>) -> Reg<U32> {
     k.and(tile, STAGES - 1)
+}
+
+/// Full and empty barriers of a pipeline in shared memory: `stages` stages, a power of two, whose `parts` parts are filled
+/// and released one by one. Tile `index` of the pipeline is in stage `index` modulo `stages`.
+#[derive(Clone, Copy)]
+pub(super) struct Barriers {
+    pub base: Ptr<Shared>,
+    /// Offset of the full barriers; the empty ones follow.
+    pub at: u32,
+    pub stages: u32,
+    pub parts: u32,
+}
+
+impl Barriers {
+    /// Initializes the barriers for so many arrivals a phase; run by one thread, which executes a fence afterwards.
+    pub(super) fn init(self, k: &Entry, fillers: u32, readers: u32) {
+        for slot in 0..self.stages * self.parts {
+            let full = self.base.at((self.at + 8 * slot) as i32);
+            k.mbarrier_init(full, fillers);
+            k.mbarrier_init(full.plus((8 * self.stages * self.parts) as i32), readers);
+        }
+    }
+
+    pub(super) fn stage(self, k: &Entry, index: Reg<U32>) -> Reg<U32> {
+        k.and(index, self.stages - 1)
+    }
+
+    /// Parity of the phase in which tile `index` is in its stage.
+    fn parity(self, k: &Entry, index: Reg<U32>) -> Reg<U32> {
+        k.and(k.shr(index, self.stages.ilog2()), 1u32)
+    }
+
+    /// Barrier that completes when part `part` of tile `index` has arrived.
+    pub(super) fn full(self, k: &Entry, index: Reg<U32>, part: u32) -> Address<Shared> {
+        k.slot(self.base, self.stage(k, index), 8 * self.parts).at((self.at + 8 * part) as i32)
+    }
+
+    /// Barrier that completes when part `part` of tile `index` has been read.
+    pub(super) fn empty(self, k: &Entry, index: Reg<U32>, part: u32) -> Address<Shared> {
+        self.full(k, index, part).plus((8 * self.stages * self.parts) as i32)
+    }
+
+    /// Waits until part `part` of tile `index` has arrived.
+    pub(super) fn wait_full(self, k: &Entry, index: Reg<U32>, part: u32) {
+        k.mbarrier_wait(self.full(k, index, part), self.parity(k, index));
+    }
+
+    /// Waits until the previous tile in the place of part `part` of tile `index` has been read.
+    pub(super) fn wait_empty(self, k: &Entry, index: Reg<U32>, part: u32) {
+        // A wait for the other parity passes on a new barrier.
+        k.mbarrier_wait(self.empty(k, index, part), k.xor(self.parity(k, index), 1u32));
+    }
 }
 
 /// Constant part of the descriptor of a tile with k along its rows.
@@ -116,19 +161,19 @@ pub(super) const fn k_major() -> u64 {
     descriptor(16, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
 }
 
-/// Constant part of the descriptor of a tile with k down its columns, 64 of which are a box.
-pub(super) const fn mn_major() -> u64 {
-    descriptor(BOX, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
+/// Constant part of the descriptor of a tile with k down its columns, 64 of which are a box of `rows` rows.
+pub(super) const fn mn_major(rows: u32) -> u64 {
+    descriptor(rows * ROW, EIGHT_ROWS, DescriptorSwizzle::Bytes128)
 }
 
-/// Bytes from the start of a tile to its columns from `16 * step` on.
-pub(super) const fn k_major_step(step: u32) -> u32 {
-    step / 4 * BOX + step % 4 * 32
+/// Bytes from the start of a tile of `rows` rows to its columns from `16 * step` on.
+pub(super) const fn k_major_step(step: u32, rows: u32) -> u32 {
+    step / 4 * rows * ROW + step % 4 * 32
 }
 
 /// Bytes from the start of a tile to its rows from `16 * step` on.
 pub(super) const fn mn_major_step(step: u32) -> u32 {
-    step * 16 * 128
+    step * 16 * ROW
 }
 
 /// `descriptor` advanced by `bytes`.
@@ -144,10 +189,7 @@ impl SharedMemory {
         let warp = warp_number(k, thread);
         k.if_(k.setp(Compare::Eq, thread, 0u32), || {
             k.mbarrier_init(base.at(layout.ready() as i32), 1);
-            for stage in 0..STAGES {
-                k.mbarrier_init(base.at((layout.full() + 8 * stage) as i32), fillers);
-                k.mbarrier_init(base.at((layout.empty() + 8 * stage) as i32), 4 * CONSUMERS);
-            }
+            self.barriers().init(k, fillers, 4 * CONSUMERS);
             k.fence(Fence::MbarrierInit);
         });
         k.bar_sync();
@@ -171,35 +213,14 @@ impl SharedMemory {
         k.mad_wide(stage, self.layout.stage_bytes() / 16, descriptor)
     }
 
-    /// Barrier of tile `tile` in the array at offset `first`.
-    fn barrier(self, k: &Entry, first: u32, tile: Reg<U32>) -> Address<Shared> {
-        k.slot(self.base, stage(k, tile), 8).at(first as i32)
+    /// Barriers of the stages.
+    pub(super) fn barriers(self) -> Barriers {
+        Barriers { base: self.base, at: self.layout.full(), stages: STAGES, parts: 1 }
     }
 
     /// Waits until the resident tiles have arrived.
     pub(super) fn wait_ready(self, k: &Entry) {
         k.mbarrier_wait(self.base.at(self.layout.ready() as i32), 0u32);
-    }
-
-    /// Waits until tile `tile` has arrived.
-    pub(super) fn wait_full(self, k: &Entry, tile: Reg<U32>) {
-        k.mbarrier_wait(self.barrier(k, self.layout.full(), tile), parity(k, tile));
-    }
-
-    /// Waits until the previous tile in the stage of tile `tile` has been read.
-    pub(super) fn wait_empty(self, k: &Entry, tile: Reg<U32>) {
-        // A wait for the other parity passes on a new barrier.
-        k.mbarrier_wait(self.barrier(k, self.layout.empty(), tile), k.xor(parity(k, tile), 1u32));
-    }
-
-    /// Barrier that completes when tile `tile` has arrived.
-    pub(super) fn full(self, k: &Entry, tile: Reg<U32>) -> Address<Shared> {
-        self.barrier(k, self.layout.full(), tile)
-    }
-
-    /// Barrier that completes when tile `tile` has been read.
-    pub(super) fn empty(self, k: &Entry, tile: Reg<U32>) -> Address<Shared> {
-        self.barrier(k, self.layout.empty(), tile)
     }
 }
 
@@ -236,8 +257,8 @@ impl Producer<'_> {
         }
         let tile = k.variable("tile", 0u32);
         k.for_(0u32, end, TILE, |row| {
-            shared.wait_empty(k, tile);
-            let full = shared.full(k, tile);
+            shared.barriers().wait_empty(k, tile, 0);
+            let full = shared.barriers().full(k, tile, 0);
             k.mbarrier_arrive_expect(full, shared.layout.stage_bytes());
             let to = k.index(shared.base, stage(k, tile), shared.layout.stage_bytes());
             let to = k.offset(to, shared.layout.stages());
@@ -257,7 +278,7 @@ pub(super) fn multiply_k_major<P: Pair>(
     tiles: [Reg<U64>; 2],
 ) {
     let steps = [0, 1].map(|i| {
-        let at = |step| advance(k, tiles[i], k_major_step(step));
+        let at = |step| advance(k, tiles[i], k_major_step(step, TILE));
         (&sums[i], x[i], (0..x[i].len() as u32).map(at).collect::<Vec<_>>())
     });
     let adds = [false, true].map(|adds| k.condition(adds));
@@ -282,11 +303,11 @@ pub(super) fn backward_maps(
     Ok([map(q, ld)?, map(k, ld)?, map(v, ld)?, map(dout, hidden)?])
 }
 
-/// Starts sums [64, D] += x [64, 64] · tile as one `wgmma` group, with `tile` the descriptor of a tile read down its
+/// Starts sums [64, D] += x [64, W] · tile [W, D] as one `wgmma` group, with `tile` the descriptor of a tile read down its
 /// columns.
 pub(super) fn accumulate_mn_major<P: Pair>(k: &Entry, sums: &[Reg<F32>], x: &[[Reg<P>; 4]], tile: Reg<U64>) {
     let adds = k.condition(true);
-    let steps: Vec<_> = (0..TILE / 16).map(|step| advance(k, tile, mn_major_step(step))).collect();
+    let steps: Vec<_> = (0..x.len() as u32).map(|step| advance(k, tile, mn_major_step(step))).collect();
     k.wgmma_fence();
     for (&x, rows) in x.iter().zip(steps) {
         k.wgmma_registers::<P>(sums, x, (rows, Major::Mn), adds);

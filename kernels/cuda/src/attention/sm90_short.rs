@@ -161,6 +161,7 @@ impl hopper::Body for HopperShort {
         hopper::roles(
             k,
             warp,
+            CONSUMERS,
             || {
                 k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                     let one = k.elect();
@@ -322,7 +323,7 @@ impl Consumer {
         let both = k.named_barrier("all of ds is there");
         let drawn = kernel.dropout.then(|| k.named_barriers("the mask is drawn", CONSUMERS));
         let [k_major, mn_major] =
-            [pipeline::k_major(), pipeline::mn_major()].map(|constant| k.matrix_descriptor(base, constant));
+            [pipeline::k_major(), pipeline::mn_major(TILE)].map(|constant| k.matrix_descriptor(base, constant));
         let (first, layout) = (k.mul_lo(group, TILE), Layout::new(HEAD_SIZE));
         Self { kernel, base, group, first, warp, layout, both, drawn, k_major, mn_major }
     }

@@ -54,6 +54,7 @@ impl InputParams {
 }
 
 /// Sequence and head of a block.
+#[derive(Clone, Copy)]
 pub(super) struct Sequence {
     /// First token.
     pub start: Reg<U32>,
@@ -241,9 +242,10 @@ impl Layout {
         s.chunks_exact(8).map(of).collect()
     }
 
-    /// Sets the scores of keys from `keys` on to -∞, if the tile of keys at `key` has any.
+    /// Sets the scores of keys from `keys` on to -∞, if the tile at `key` has any: 64 keys, or as many as `s` has columns.
     pub(super) fn hide_beyond(&self, k: &Entry, s: &[Reg<F32>], key: Reg<U32>, keys: Reg<U32>, lane: Reg<U32>) {
-        k.if_(k.setp(Compare::Gt, k.add(key, TILE), keys), || {
+        let tile = TILE.max(2 * s.len() as u32);
+        k.if_(k.setp(Compare::Gt, k.add(key, tile), keys), || {
             let first = k.add(key, k.shl(k.and(lane, 3u32), 1));
             for (i, four) in (0..).zip(s.chunks_exact(4)) {
                 for j in 0..2 {
@@ -271,16 +273,38 @@ impl Layout {
         sequence: &Sequence,
         sizes: &Sizes,
     ) {
-        let tile = self.tile;
         k.warp_sync();
+        self.stage_rows(k, kernel.storage, base, warp, o);
+        k.warp_sync();
+        self.copy_rows(k, kernel, base, warp, matrix, pitch, first, sequence, sizes);
+    }
+
+    /// Rounds a warp's rows [16, D] and stores them in the warp's own rows of the tile at `base`.
+    pub(super) fn stage_rows(&self, k: &Entry, storage: Storage, base: Ptr<Shared>, warp: &Warp, o: &[Reg<F32>]) {
+        let tile = self.tile;
         let row = k.add(warp.row, warp.group);
         let start = tile.chunk_address(k, base, row, k.mov(0u32));
         let start = k.index(start, warp.pair, 4u32);
         for (i, four) in (0u32..).zip(o.chunks_exact(4)) {
-            k.st(tile.step(0, 8 * i).take(k, start), [k.narrow(kernel.storage, four[0], four[1])]);
-            k.st(tile.step(8, 8 * i).take(k, start), [k.narrow(kernel.storage, four[2], four[3])]);
+            k.st(tile.step(0, 8 * i).take(k, start), [k.narrow(storage, four[0], four[1])]);
+            k.st(tile.step(8, 8 * i).take(k, start), [k.narrow(storage, four[2], four[3])]);
         }
-        k.warp_sync();
+    }
+
+    /// Second half of [`Layout::store_rows`]: copies the warp's rows of the tile at `base` to `matrix`.
+    pub(super) fn copy_rows(
+        &self,
+        k: &Entry,
+        kernel: &Flash,
+        base: Ptr<Shared>,
+        warp: &Warp,
+        matrix: Ptr<Global>,
+        pitch: Reg<U32>,
+        first: Reg<U32>,
+        sequence: &Sequence,
+        sizes: &Sizes,
+    ) {
+        let tile = self.tile;
         let chunks = tile.chunks();
         let (lane_row, chunk) = (k.shr(warp.lane, chunks.ilog2()), k.and(warp.lane, chunks - 1));
         let column = k.shl(chunk, 3);

@@ -121,7 +121,7 @@ impl TilePosition {
 }
 
 /// ⌈size / tile⌉
-pub(super) fn tiles(k: &Entry, size: Reg<U32>, tile: u32) -> Reg<U32> {
+pub(crate) fn tiles(k: &Entry, size: Reg<U32>, tile: u32) -> Reg<U32> {
     let last = k.add(size, tile - 1);
     if tile.is_power_of_two() { k.shr(last, tile.ilog2()) } else { k.div_u32(last, tile) }
 }

@@ -198,6 +198,7 @@ impl hopper::Body for HopperProduct {
         hopper::roles(
             k,
             warp,
+            hopper::CONSUMERS,
             || {
                 k.if_(k.setp(Compare::Eq, warp, 0u32), || {
                     let first = k.elect();

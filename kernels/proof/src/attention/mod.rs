@@ -101,7 +101,7 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
         return Outcome::Skipped { reason: "only a GPU has f16".to_string() };
     }
     let storage = if case.variant == F16 { Storage::F16 } else { storage_of(case.dtype) };
-    let hopper = HopperFlash::new(storage, case.dim("D"), 3 * case.dim("A") * case.dim("D"), false);
+    let hopper = HopperFlash::new(storage, case.dim("D"), case.dim("S"), 3 * case.dim("A") * case.dim("D"), false);
     let check = |on: &On<'_>| match (on, case.dtype) {
         (On::Gpu(gpu), _) if case.variant == F16 => check_f16(case, gpu),
         (_, DType::F32) => check_of::<f32>(case, on),

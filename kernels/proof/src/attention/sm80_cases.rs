@@ -64,7 +64,8 @@ impl<X: Pod> Simulation<'_, X> {
 
     /// Hopper's forward kernel, if the shape is supported.
     pub(crate) fn hopper(&self) -> Option<HopperFlash> {
-        HopperFlash::new(self.storage, self.spec.head_size, self.ld, self.spec.dropout.is_some())
+        let Attention { head_size, dropout, .. } = *self.spec;
+        HopperFlash::new(self.storage, head_size, self.longest(), self.ld, dropout.is_some())
     }
 
     /// Hopper's backward kernel for the resident rows `side`, if `sm` and the shape are supported.
@@ -99,9 +100,15 @@ impl<X: Pod> Simulation<'_, X> {
         let (arguments, sequences) = (AttentionArgs::forward(&shape, o, l), self.cu_seqlens.len() - 1);
         match self.hopper().filter(|_| gpu.sm() == Sm::Sm90a && self.tokens() > 0) {
             Some(kernel) => {
-                let maps = kernel.maps(parts.map(|part| part.0), self.tokens(), self.spec.hidden(), self.ld);
-                let arguments = arguments.with_maps(maps.map_err(|error| error.to_string())?);
-                let launch = kernel.launch(sequences, self.longest(), self.spec.heads);
+                let [q, k, v] = parts.map(|part| part.0);
+                let maps = kernel.maps([q, k, v, o.0], self.tokens(), self.spec.hidden(), self.ld);
+                let maps = maps.map_err(|error| error.to_string())?;
+                let arguments = arguments.with_maps(maps, sequences, self.longest());
+                // Three tiles a block, if there are enough, so that both pipelines wrap.
+                let heads = self.spec.heads;
+                let tiles = kernel.launch(sequences, self.longest(), heads, usize::MAX).map_or(0, |all| all.grid[0]);
+                let blocks = tiles.div_ceil(3).max(tiles.min(2)) as usize;
+                let launch = kernel.launch(sequences, self.longest(), heads, blocks * heads);
                 device.start(&kernel.program(), launch, &arguments, Approximation::Device)?;
             }
             None => {
@@ -180,7 +187,7 @@ mod tests {
     use super::*;
     use crate::attention::{reference, tests::Case, tests::case};
     use crate::check::{store, widen, within};
-    use half::bf16;
+    use half::{bf16, f16};
     use kernels::attention::Ragged;
 
     /// Sequences of very different lengths, some empty, tokens that are queries only, rows with gaps.
@@ -234,5 +241,44 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Lengths around the tiles of Hopper's forward kernel: 192 queries x 128 keys for three consumers, 128 x 128 for two;
+    /// more tiles than blocks, so that a block's tiles overlap, and fewer keys than tokens.
+    #[test]
+    fn hopper_forward_agrees_with_its_definition_around_its_tiles() {
+        let with_keys = |case: Case, keys: &[u32]| Case { keys: keys.to_vec(), ..case };
+        let cases = [
+            (case(&[1, 0, 64, 127, 128], 1, 64), Storage::Bf16),
+            (case(&[129, 191, 192, 193], 1, 64), Storage::Bf16),
+            (case(&[385, 1], 1, 64), Storage::F16),
+            (with_keys(case(&[193, 1, 140], 2, 64).dropout(0.3), &[128, 1, 129]), Storage::Bf16),
+            (with_keys(case(&[512], 1, 64), &[257]), Storage::Bf16),
+            (with_keys(case(&[129, 64, 100, 1], 2, 128).dropout(0.2), &[129, 1, 99, 1]), Storage::Bf16),
+        ];
+        for (case, storage) in cases {
+            match storage {
+                Storage::F16 => forward_agrees::<f16>(&case, storage, f16::from_f32, f16::to_f32),
+                _ => forward_agrees::<bf16>(&case, storage, bf16::from_f32, bf16::to_f32),
+            }
+        }
+    }
+
+    fn forward_agrees<X: Pod>(case: &Case, storage: Storage, narrow: fn(f32) -> X, widen: fn(X) -> f32) {
+        let (spec, cu_seqlens, tokens, ld) = (case.spec, case.cu_seqlens(), case.tokens(), case.ld());
+        let qkv: Vec<X> = case.qkv::<f32>().into_iter().map(narrow).collect();
+        let plain: Vec<f32> = qkv.iter().map(|&x| widen(x)).collect();
+        let wide: Vec<f64> = plain.iter().map(|&x| f64::from(x)).collect();
+        let (h, batch) = (spec.hidden(), || Ragged { cu_seqlens: &cu_seqlens, keys: &case.keys });
+        let naive = reference::forward::<f32>(&spec, batch(), &plain, &plain[h..], &plain[2 * h..], ld);
+        let exact = reference::forward::<f64>(&spec, batch(), &wide, &wide[h..], &wide[2 * h..], ld);
+        let rounded: Vec<f32> = naive.0.iter().map(|&x| widen(narrow(x))).collect();
+        let (mut out, mut lse) = (vec![narrow(f32::NAN); tokens * h], vec![f32::NAN; tokens * spec.heads]);
+        let simulation = Simulation { spec: &spec, storage, cu_seqlens: &cu_seqlens, keys: &case.keys, qkv: &qkv, ld };
+        let ran = simulation.forward(&GpuRunner::simulator(Sm::Sm90a), &mut out, &mut lse);
+        ran.unwrap_or_else(|message| panic!("{case}: {message}"));
+        let out: Vec<f32> = out.into_iter().map(widen).collect();
+        within("out", &out, &rounded, &exact.0).unwrap_or_else(|message| panic!("{case}: {message}"));
+        within("lse", &lse, &naive.1, &exact.1).unwrap_or_else(|message| panic!("{case}: {message}"));
     }
 }
