@@ -82,6 +82,26 @@ impl Entry {
         ));
     }
 
+    /// [`Entry::tensor_load`] into the blocks of the cluster whose ranks are bits of `ranks`: to this place of the shared
+    /// memory of each, where the mbarrier at this place counts the bytes.
+    #[track_caller]
+    pub fn tensor_multicast<const D: usize>(
+        &self,
+        to: Address<Shared>,
+        map: Ptr<Generic>,
+        at: [Reg<S32>; D],
+        barrier: Address<Shared>,
+        ranks: u16,
+    ) {
+        self.needs("cp.async.bulk.tensor", Version(8, 0), Feature::BulkCopies);
+        let box_at = super::memory::braced(&at);
+        let barrier = barrier.to_string();
+        self.write(format!(
+            "cp.async.bulk.tensor.{D}d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster {to}, [{}, {box_at}], {barrier}, {ranks}",
+            map.register
+        ));
+    }
+
     /// Starts the copy of a box from shared memory to the tensor. Elements outside of the tensor are not written.
     #[track_caller]
     pub fn tensor_store<const D: usize>(&self, map: Ptr<Generic>, at: [Reg<S32>; D], from: Address<Shared>) {

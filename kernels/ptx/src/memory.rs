@@ -9,7 +9,7 @@ use super::{
 #[derive(Clone, Copy, Debug)]
 pub struct Address<S: Space> {
     pub(super) pointer: Ptr<S>,
-    bytes: i32,
+    pub(super) bytes: i32,
 }
 
 impl<S: Space> Ptr<S> {
@@ -65,6 +65,8 @@ named! {
         NctaidZ "%nctaid.z",
         /// The thread's position in its warp.
         LaneId "%laneid",
+        /// The block's position in its cluster.
+        ClusterRank "%cluster_ctarank",
     }
 }
 

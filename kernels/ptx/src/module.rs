@@ -333,6 +333,18 @@ impl Entry {
         self.directives.borrow_mut().push(format!(".minnctapersm {blocks}"));
     }
 
+    /// Launches the grid in clusters of `blocks` consecutive blocks in x, 2 to 8: `.reqnctapercluster`. The grid's x is a
+    /// multiple of it.
+    ///
+    /// # Panics
+    /// If the target has no clusters.
+    #[track_caller]
+    pub fn cluster(&self, blocks: u32) {
+        self.needs(".reqnctapercluster", Version(7, 8), Feature::BulkCopies);
+        assert!((2..=8).contains(&blocks), "a cluster of {blocks} blocks; expected 2 to 8");
+        self.directives.borrow_mut().push(format!(".reqnctapercluster {blocks}, 1, 1"));
+    }
+
     /// The most registers of a thread: `.maxnreg`. Without it, the driver's assembler may use more registers to start
     /// loads earlier.
     pub fn maxnreg(&self, registers: u32) {

@@ -102,3 +102,20 @@ fn ptxas_takes_forms_of_sm_90a_that_no_program_has() {
         });
     });
 }
+
+#[test]
+fn ptxas_takes_clusters() {
+    accepted("clusters", Sm::Sm90a, |k| {
+        k.cluster(2);
+        let map = k.tensor_map_param("map");
+        let (base, barriers) = (k.dynamic_shared(1024), k.shared_array("full", 64, 8));
+        let (map, rank, zero) = (k.address_of_param(&map), k.special(Special::ClusterRank), k.mov::<S32>(0));
+        k.mbarrier_init(barriers.at(8), 1);
+        k.fence(Fence::MbarrierInit);
+        k.cluster_sync();
+        k.tensor_multicast(base.at(1024), map, [zero, zero], barriers.at(8), 3);
+        k.mbarrier_arrive_at(barriers.at(8), k.xor(rank, 1u32));
+        k.mbarrier_wait(barriers.at(8), 0u32);
+        k.cluster_sync();
+    });
+}

@@ -124,6 +124,27 @@ impl Entry {
         self.write(format!("mbarrier.arrive.shared::cta.b64 {state}, {barrier}"));
     }
 
+    /// Arrives at the mbarrier that is at this place of the shared memory of the cluster's block `rank`. Two instructions.
+    ///
+    /// Its scope is the own block, since a release to the cluster is assembled to a `MEMBAR` of the device: for another
+    /// block it orders finished asynchronous operations, and no accesses of threads.
+    #[track_caller]
+    pub fn mbarrier_arrive_at(&self, barrier: Address<Shared>, rank: impl Operand<U32>) {
+        self.needs("mbarrier.arrive.shared::cluster", Version(8, 0), Feature::BulkCopies);
+        let Address { pointer, bytes } = barrier;
+        let parts = [pointer.register.text(), rank.text()];
+        let remote = Ptr::<Shared>::new(self.define(format_args!("mapa.shared::cluster.u32"), &parts)).at(bytes);
+        self.write(format!("mbarrier.arrive.shared::cluster.b64 _, {remote}"));
+    }
+
+    /// Waits for all threads of the cluster, whose writes to memory are then visible to all of them. Two instructions.
+    #[track_caller]
+    pub fn cluster_sync(&self) {
+        self.needs("barrier.cluster", Version(7, 8), Feature::BulkCopies);
+        self.write("barrier.cluster.arrive.release.aligned".to_string());
+        self.write("barrier.cluster.wait.acquire.aligned".to_string());
+    }
+
     /// Arrives at an mbarrier and adds `bytes` bytes of bulk copies to those that its phase expects.
     #[track_caller]
     pub fn mbarrier_arrive_expect(&self, barrier: Address<Shared>, bytes: impl Operand<U32>) {

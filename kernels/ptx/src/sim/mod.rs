@@ -42,7 +42,7 @@
 //! 3. `text`, from PTX to decoded kernels: `lex`, `syntax`, `parse`, `module`; `entry`, `names`; `decode`, `cfg`
 //!    (reconvergence of branches), `body`, `reach` (inexact values);
 //! 4. `state` of a launch: `memory`, `shadow`; happens-before in `clocks`, `warp_clock`, `done`, `published`; `barrier`, `mbarrier`,
-//!    `copy`, `bulk`, `products`, for which threads wait; `lanes`, `warp`, `block`, `machine`;
+//!    `copy`, `bulk`, `products`, for which threads wait; `lanes`, `warp`, `block`, `cluster`, `machine`;
 //! 5. `exec`, effects of instructions on that state: `grid` runs blocks and warps, `dispatch` selects the operation,
 //!    the other files execute it; `completion` ends asynchronous operations;
 //! 6. `exercise`, all layers on one text, for fuzzers.
@@ -52,7 +52,8 @@
 //! * A warp is 32 lanes with a stack of paths: lanes that diverge at a branch reconverge at its immediate
 //!   post-dominator. Warps run independently, in the order of a [`Schedule`]; every value and every finding is a
 //!   function of the text, the inputs and the [`Options`].
-//! * Blocks run one after the other, unless the kernel can wait for another block (strong loads or atomic operations on
+//! * Blocks of a cluster (`.reqnctapercluster`, up to 8 blocks) run concurrently, each in short turns; shared memory that other
+//!   blocks access must not end before those accesses. Clusters run one after the other, unless the kernel can wait for another block (strong loads or atomic operations on
 //!   global memory); then they take turns.
 //! * Happens-before is tracked with vector clocks, by the memory consistency model of PTX. Threads are ordered by
 //!   barriers of the block and the cluster, warp barriers (of the lanes in their mask), mbarriers, atomic operations and
@@ -81,7 +82,8 @@
 //! * Executions are sequentially consistent: weak behavior shows as a race, not as a value. Two `fence.sc` do not order
 //!   each other: whoever relies on that needs values to know which came first.
 //! * Barriers of the block take whole warps: `barrier.sync` of part of a warp is reported as divergent.
-//! * Clusters have one block; multicast and remote arrivals are unknown instructions. Functions are not called (`call`
+//! * Fences of scope `cluster` order threads of one block only; strong accesses and mbarriers of that scope order the cluster. Bulk
+//!   copies between blocks are unknown, and that a block has started before another accesses it is not checked. Functions are not called (`call`
 //!   is unknown). No textures, surfaces, `.b128`, `im2col`, interleaved tensors or sparse products;
 //!   8-bit floats are multiplied, not converted.
 //! * Tiles with a swizzle are as wide as the swizzle; `wgmma` descriptors have no base offset.

@@ -160,6 +160,15 @@ impl Chooser {
         }
     }
 
+    /// Instructions after which the next block of a cluster has its turn.
+    pub(crate) fn share(&mut self) -> u64 {
+        match self.schedule {
+            Schedule::RoundRobin => 0,
+            Schedule::Random(_) => self.draw.below(256) as u64,
+            Schedule::Adversarial(_) => 20_000,
+        }
+    }
+
     /// Whether a warp that polls gets a turn although nothing has changed.
     pub(crate) fn wakes_early(&mut self) -> bool {
         matches!(self.schedule, Schedule::Random(_)) && self.draw.below(16) == 0

@@ -2,7 +2,7 @@
 
 use crate::sim::{
     FindingKind, Other,
-    isa::{Access, Atomic, Fetch, LOCAL_BASE, SHARED_BASE, Space, fetched, space_of, word},
+    isa::{Access, Atomic, Fetch, LOCAL_BASE, SHARED_BASE, Scope, Space, fetched, space_of, split_rank, word},
     metrics::{sectors, wavefronts},
     state::{Block, Conflict, Epoch, Flow, Issue, Machine, NARROW, SIZE, STRONG, Spot, Thread, lanes},
 };
@@ -27,9 +27,10 @@ impl Machine<'_> {
         let (space, within) = match space {
             None => space_of(address),
             // Addresses of shared memory have 32 bits.
-            Some(Space::Shared) => (Space::Shared, address & 0xFFFF_FFFF),
+            Some(space @ (Space::Shared | Space::Cluster)) => (space, address & 0xFFFF_FFFF),
             Some(space) => (space, address),
         };
+        let (rank, within) = if space == Space::Cluster { split_rank(within) } else { (None, within) };
         let inside = |base: u64, length: usize| {
             let at = within.checked_sub(base)?;
             (at.saturating_add(bytes as u64) <= length as u64).then_some(at as usize)
@@ -45,9 +46,16 @@ impl Machine<'_> {
                     return None;
                 }
             },
-            Space::Shared => {
+            Space::Shared | Space::Cluster => {
+                if let Some(rank) = rank.filter(|rank| *rank != block.rank)
+                    && !self.visit(block, thread, rank, address)
+                {
+                    return None;
+                }
                 let length = block.shared.bytes.len();
-                (inside(SHARED_BASE, length).map(Spot::Shared), "shared memory", length, SHARED_BASE)
+                let spot =
+                    |at| rank.filter(|rank| *rank != block.rank).map_or(Spot::Shared(at), |rank| Spot::Peer(rank, at));
+                (inside(SHARED_BASE, length).map(spot), "shared memory", length, SHARED_BASE)
             }
             Space::Local => {
                 let length = self.entry.local_bytes as usize;
@@ -122,6 +130,11 @@ impl Machine<'_> {
                 }
                 return value;
             }
+            Spot::Peer(rank, at) => {
+                return self.at_rank(block, rank, |machine, block| {
+                    machine.read(block, thread, Spot::Shared(at), bytes, epoch, constant)
+                });
+            }
             Spot::Param(at) => {
                 value[..bytes].copy_from_slice(&self.params[at..at + bytes]);
                 return value;
@@ -168,6 +181,11 @@ impl Machine<'_> {
                 let cells = &mut block.warps[w].local[at..at + length];
                 cells.iter_mut().zip(bytes).for_each(|(cell, byte)| *cell = (*byte, true));
                 return;
+            }
+            Spot::Peer(rank, at) => {
+                return self.at_rank(block, rank, |machine, block| {
+                    machine.write(block, thread, Spot::Shared(at), bytes, epoch);
+                });
             }
             Spot::Param(_) => {
                 self.report(FindingKind::Constant, block, thread, None, || "writes a parameter".to_string());
@@ -248,7 +266,7 @@ impl Machine<'_> {
         let (mut s, mut g) = (0, 0);
         for (lane, spot) in spots {
             match spot {
-                Spot::Shared(at) => {
+                Spot::Shared(at) | Spot::Peer(_, at) => {
                     shared[s] = *at as u64 + SHARED_BASE;
                     s += 1;
                 }
@@ -287,7 +305,6 @@ impl Machine<'_> {
         let size = access.ty.bits() as usize / 8;
         let whole = size * access.vector;
         let addresses = self.addresses(block, issue, 0, 0);
-        let flags = strong_flags(access);
         let mut values = [[0_u64; 32]; 8];
         let mut spots = Vec::with_capacity(32);
         for thread in issue.threads() {
@@ -298,7 +315,8 @@ impl Machine<'_> {
                 continue;
             };
             spots.push((lane, spot));
-            let epoch = self.epoch(block, thread, flags);
+            let access = self.in_cluster(access, spot);
+            let epoch = self.epoch(block, thread, strong_flags(access));
             let bytes = self.read(block, thread, spot, whole, epoch, access.constant);
             for (value, part) in values.iter_mut().zip(bytes[..whole].chunks_exact(size)) {
                 let raw = word(part);
@@ -323,7 +341,6 @@ impl Machine<'_> {
         let size = access.ty.bits() as usize / 8;
         let whole = size * access.vector;
         let addresses = self.addresses(block, issue, 0, 0);
-        let flags = strong_flags(access);
         let mut spots = Vec::with_capacity(32);
         for thread in issue.threads() {
             let lane = thread.lane;
@@ -334,7 +351,8 @@ impl Machine<'_> {
             for (part, slot) in bytes[..whole].chunks_exact_mut(size).zip(&i.sources[1..]) {
                 part.copy_from_slice(&self.lane_value(block, w, *slot, lane).to_le_bytes()[..size]);
             }
-            let epoch = self.epoch(block, thread, flags);
+            let access = self.in_cluster(access, spot);
+            let epoch = self.epoch(block, thread, strong_flags(access));
             if access.order.is_strong() {
                 self.publish(block, thread, spot, addresses[lane], access, false);
             }
@@ -362,6 +380,7 @@ impl Machine<'_> {
                 continue;
             };
             spots.push((lane, spot));
+            let access = self.in_cluster(access, spot);
             // The read of a reduction is not part of an acquire pattern.
             if returns {
                 self.observe(block, thread, spot, addresses[lane], access);
@@ -392,11 +411,15 @@ impl Machine<'_> {
     }
 
     /// The bytes at a location, which must have been written.
-    fn peek(&mut self, block: &Block, thread: Thread, spot: Spot, bytes: usize) -> [u8; 16] {
+    fn peek(&mut self, block: &mut Block, thread: Thread, spot: Spot, bytes: usize) -> [u8; 16] {
         let mut value = [0; 16];
         let (region, at) = match spot {
             Spot::Shared(at) => (&block.shared, at),
             Spot::Global(region, at) => (&*self.memory.region(region), at),
+            Spot::Peer(rank, at) => {
+                return self
+                    .at_rank(block, rank, |machine, block| machine.peek(block, thread, Spot::Shared(at), bytes));
+            }
             Spot::Local(_) | Spot::Param(_) => return value,
         };
         value[..bytes].copy_from_slice(&region.bytes[at..at + bytes]);
@@ -405,6 +428,15 @@ impl Machine<'_> {
             self.report_unwritten(block, thread, byte, &name, address_of(spot));
         }
         value
+    }
+}
+
+impl Machine<'_> {
+    /// The access with the scope that it has in practice: only the cluster can access the shared memory of its blocks.
+    fn in_cluster(&self, access: Access, spot: Spot) -> Access {
+        let is_shared = matches!(spot, Spot::Shared(_) | Spot::Peer(..));
+        let wider = access.scope == Scope::Cluster && is_shared && self.cluster.blocks.len() > 1;
+        if wider { Access { scope: Scope::Gpu, ..access } } else { access }
     }
 }
 

@@ -39,7 +39,7 @@ impl Machine<'_> {
             let spot = match spot {
                 Spot::Param(at) => Spot::Param(at + 16 * i),
                 Spot::Global(region, at) => Spot::Global(region, at + 16 * i),
-                Spot::Shared(_) | Spot::Local(_) => {
+                Spot::Shared(_) | Spot::Peer(..) | Spot::Local(_) => {
                     let message = || {
                         "reads its tensor map from shared or local memory; expected a parameter or global memory"
                             .to_string()
@@ -75,6 +75,8 @@ impl Machine<'_> {
                 (false, 0) => (address(1, 1), address(0, 0), operand(2), 0),
                 (false, d) => (address(1 + d, 1), address(0, 0), 0, 0),
             };
+            let multicast = bulk.multicast.then(|| operand(if d > 0 { 3 + d } else { 4 }) as u32 & 0xFFFF);
+            let mask = multicast.unwrap_or(1 << block.rank);
             let start = if bulk.loads { 2 } else { 1 };
             let coordinate = |k: usize| i64::from(operand(start + k) as u32 as i32);
             let corner = std::array::from_fn(|k| if k < d { coordinate(k) } else { 0 });
@@ -85,18 +87,44 @@ impl Machine<'_> {
             let Some(Spot::Shared(at)) = self.locate(block, thread, Some(Space::Shared), shared, bytes, align) else {
                 continue;
             };
-            let goal = if bulk.loads {
-                let Some(mbarrier) = self.mbarrier_of_copy(block, thread, mbarrier) else { continue };
-                Goal::Load { mbarrier }
-            } else {
-                let ty = map.map_or(bulk.ty, |map| map.dtype.ty());
-                Goal::Store { group: None, reduction: bulk.reduction.map(|fetch| (fetch, ty)) }
-            };
             let (read, write) = self.flight_epochs(block, w, pc);
+            let ty = map.map_or(bulk.ty, |map| map.dtype.ty());
+            let goal = Goal::Store { group: None, reduction: bulk.reduction.map(|fetch| (fetch, ty)) };
             let flight = Flight { thread, shared: at, bytes, rows, map, read, write, goal };
-            self.take_off(block, flight);
+            if bulk.loads {
+                self.load_into(block, flight, mask, mbarrier);
+            } else {
+                self.take_off(block, flight, true);
+            }
         }
         Flow::Next
+    }
+
+    /// Starts a load into the blocks of the cluster that `mask` names, at one place of each.
+    fn load_into(&mut self, block: &mut Block, mut flight: Flight, mask: u32, mbarrier: u64) {
+        let (thread, own, ranks) = (flight.thread, block.rank, self.cluster.blocks.len());
+        if mask == 0 || mask >> ranks != 0 {
+            let message = || format!("copies to the blocks {mask:#b} of the cluster, which has {ranks}");
+            self.report(FindingKind::Operand, block, thread, None, message);
+            return;
+        }
+        let address = SHARED_BASE + flight.shared as u64;
+        for rank in lanes(mask) {
+            if rank != own && !self.is_there(block, thread, rank, address) {
+                continue;
+            }
+            // Global memory is read once; each block has a write of its own.
+            let is_first = rank == first(mask);
+            if !is_first {
+                flight.write = self.flight_epochs(block, thread.w, thread.pc).1;
+            }
+            self.at_rank(block, rank, |machine, block| {
+                if let Some(mbarrier) = machine.mbarrier_of_copy(block, thread, mbarrier) {
+                    let goal = Goal::Load { mbarrier };
+                    machine.take_off(block, Flight { goal, ..flight.clone() }, is_first);
+                }
+            });
+        }
     }
 
     /// The map, the rows in global memory and the bytes of a copy.
@@ -129,8 +157,9 @@ impl Machine<'_> {
         Some((Some(map), map.rows(corner), map.tile_bytes()))
     }
 
-    /// Checks both ends of a copy and starts it.
-    fn take_off(&mut self, block: &mut Block, flight: Flight) {
+    /// Checks the end of a copy in shared memory, and the other one unless a copy to another block has read it, and starts
+    /// the copy.
+    fn take_off(&mut self, block: &mut Block, flight: Flight, is_first: bool) {
         let Flight { thread, shared, bytes, .. } = flight;
         let Thread { w, lane, pc } = thread;
         let loads = matches!(flight.goal, Goal::Load { .. });
@@ -166,7 +195,9 @@ impl Machine<'_> {
         } else if let Some(byte) = block.shared.unwritten(shared, bytes) {
             self.report_unwritten(block, thread, byte, SHARED, Some(SHARED_BASE + byte as u64));
         }
-        self.check_far_end(block, &flight, far, loads);
+        if is_first {
+            self.check_far_end(block, &flight, far, loads);
+        }
         block.engine.flights.push(flight);
         if self.options.completion == Completion::Earliest {
             while self.land_one(block) {}
@@ -261,6 +292,7 @@ impl Machine<'_> {
                 let mut known = block.warps[flight.thread.w].clock.nothing();
                 known.learn(flight.write);
                 known.learn(flight.read);
+                known.learn(Epoch { lane: READS, ..flight.write });
                 self.complete_bytes(block, mbarrier, flight.bytes as i64, &known);
             }
             Goal::Store { group, reduction } => {

@@ -1,56 +1,74 @@
-//! Clusters of one block, and register transfer between warpgroups.
+//! Blocks of a cluster: their barrier, and accesses of one to the shared memory of another.
 //!
-//! `setmaxnreg` moves registers between warps of a block through a pool. Each thread starts with `.maxnreg` registers,
-//! or with an equal share of the 65,536 registers of a multiprocessor; an increase waits until the pool has enough.
+//! The blocks of a cluster take turns, each with its own warps. An access to another block's shared memory exchanges the
+//! memory, the mbarriers and the pending copies of the two blocks, is executed as one of the own block, and exchanges them
+//! back, so that every check is that of a block. Such an access must happen before the other block ends; shared memory
+//! that is left to the next block is not its own.
 
 use crate::sim::{
     FindingKind,
-    state::{Block, Flow, Issue, Machine, State, View, lanes},
+    isa::with_rank,
+    state::{Block, Cluster, Epoch, Flow, Issue, Machine, State, Thread, View, lanes},
 };
 
-/// Registers of a multiprocessor.
-const REGISTERS: u32 = 65_536;
-
 impl Machine<'_> {
-    /// Registers of each thread at the start of a block.
-    fn initial_registers(&self) -> u32 {
-        let share = ((REGISTERS / (32 * self.warps as u32)) & !7).min(255);
-        self.entry.maxnreg.unwrap_or(share)
+    /// Runs `act` with what `block` shares exchanged for that of the cluster's block `rank`, if that is another one.
+    pub(crate) fn at_rank<T>(
+        &mut self,
+        block: &mut Block,
+        rank: usize,
+        act: impl FnOnce(&mut Self, &mut Block) -> T,
+    ) -> T {
+        let Some(mut peer) = self.cluster.blocks.get_mut(rank).and_then(Option::take) else { return act(self, block) };
+        peer.exchange(block);
+        let result = act(self, block);
+        peer.exchange(block);
+        self.cluster.blocks[rank] = Some(peer);
+        result
     }
 
-    pub(crate) fn set_registers(&mut self, block: &mut Block, issue: Issue<'_>, increases: bool) -> Flow {
-        let Issue { w, pc, .. } = issue;
-        if !self.check_whole(block, issue) {
-            return Flow::Yield;
-        }
-        let (wanted, initial) = (self.source(block, issue, 0)[0] as u32, self.initial_registers());
-        let held = |warp: usize| block.warps[warp].registers_held.unwrap_or(initial);
-        let now = held(w);
-        let allowed = (24..=256).contains(&wanted) && wanted.is_multiple_of(8);
-        if !allowed || (increases && wanted < now) || (!increases && wanted > now) {
-            let side = if increases { "below" } else { "above" };
-            let message = || {
-                format!(
-                    "requests {wanted} registers; expected a multiple of 8 in 24..=256 that is not {side} the current {now}"
-                )
-            };
-            self.report(FindingKind::Operand, block, issue.thread(0), None, message);
-            return Flow::Next;
-        }
-        let total: u32 = (0..block.warps.len()).map(|warp| 32 * if warp == w { wanted } else { held(warp) }).sum();
-        if increases && total > REGISTERS {
-            // Retried when another warp has released registers.
-            let version = block.version;
-            let warp = &mut block.warps[w];
-            if let Some(path) = warp.paths.last_mut() {
-                path.pc = pc;
+    /// Whether the cluster has another block `rank`, and it has not ended.
+    pub(crate) fn is_there(&mut self, block: &Block, thread: Thread, rank: usize, address: u64) -> bool {
+        let ranks = self.cluster.blocks.len();
+        let (kind, message) = match self.cluster.blocks.get(rank).and_then(Option::as_deref) {
+            Some(peer) if !peer.ended => return true,
+            Some(peer) => {
+                let position = peer.position;
+                let message = format!(
+                    "accesses shared memory of block {position:?} of its cluster, which has ended without waiting for it"
+                );
+                (FindingKind::Race, message)
             }
-            warp.state = State::Polling { version, times: warp.polls };
-            return Flow::Yield;
+            None => (FindingKind::Operand, format!("names block {rank} of the cluster, which has {ranks}")),
+        };
+        self.report(kind, block, thread, Some(address), || message);
+        false
+    }
+
+    /// Notes an access to shared memory of the cluster's block `rank`; whether it can be made.
+    pub(crate) fn visit(&mut self, block: &Block, thread: Thread, rank: usize, address: u64) -> bool {
+        let is_there = self.is_there(block, thread, rank, address);
+        let epoch = self.epoch(block, thread, 0);
+        if let Some(Some(peer)) = self.cluster.blocks.get_mut(rank)
+            && is_there
+        {
+            peer.note_visitor(epoch);
         }
-        block.warps[w].registers_held = Some(wanted);
-        block.version += 1;
-        Flow::Next
+        is_there
+    }
+
+    /// Ends a block: accesses of other blocks to its shared memory must happen before.
+    pub(crate) fn end_block(&mut self, block: &mut Block) {
+        block.ended = true;
+        let known =
+            |visitor: &Epoch| block.warps.iter().any(|warp| (0..32).any(|lane| warp.clock.knows(visitor, lane)));
+        if let Some(visitor) = block.visitors.iter().find(|visitor| !known(visitor)) {
+            let other = self.other(visitor, block);
+            let message =
+                format!("ends the block while {other} accesses its shared memory, and nothing orders the two");
+            let thread = Thread { w: 0, lane: 0, pc: block.warps[0].last };
+            self.report_pair(FindingKind::Race, block, thread, None, (other, message));
+        }
     }
 
     /// A relaxed arrival passes on what earlier fences released, and initializations of mbarriers behind
@@ -63,65 +81,88 @@ impl Machine<'_> {
                 || format!("is executed without lanes {:#010x}; expected all live lanes of the warp", live & !mask);
             self.report(FindingKind::Divergence, block, issue.first(), None, message);
         }
-        let there = block.warps.iter().filter(|warp| warp.live != 0).count();
-        let Block { cluster, warps, mbarriers, .. } = block;
+        let (index, all) = (block.rank * self.warps + w, self.cluster.blocks.len() * self.warps);
+        let barrier = &mut self.cluster.barrier;
+        barrier.warps.resize(all, 0);
+        barrier.waited.resize(all, 0);
+        if barrier.warps[index] > barrier.waited[index] {
+            let message = || "arrives at the cluster barrier once more before it waits for it".to_string();
+            self.report(FindingKind::Barrier, block, issue.first(), None, message);
+            self.fatal = true;
+            return Flow::Yield;
+        }
+        let Block { warps, mbarriers, .. } = block;
         let clock = &mut warps[w].clock;
         if releases {
-            View::gather(&mut cluster.joined, &clock.publish(mask, live));
+            View::gather(&mut barrier.joined, &clock.publish(mask, live));
         } else {
             let fenced = lanes(mask).filter_map(|lane| clock.publish_fenced(lane, true).near);
-            fenced.for_each(|known| View::gather(&mut cluster.joined, &known));
-            mbarriers.hand_over(clock.timeline, mask, cluster.phase);
+            fenced.for_each(|known| View::gather(&mut barrier.joined, &known));
+            mbarriers.hand_over(clock.timeline, mask, barrier.phase);
         }
-        cluster.warps.resize(self.warps, 0);
-        cluster.waited.resize(self.warps, 0);
-        cluster.warps[w] = cluster.phase + 1;
-        cluster.arrived += 1;
-        if cluster.arrived >= there {
-            cluster.arrived = 0;
-            cluster.phase += 1;
-            cluster.completed = cluster.joined.take();
-            block.version += 1;
-            self.metrics.barriers += 1;
-        }
+        barrier.warps[index] = barrier.phase + 1;
+        self.check_cluster(block);
         Flow::Next
+    }
+
+    /// Completes the barrier of the cluster if all warps that have not ended are there.
+    pub(crate) fn check_cluster(&mut self, block: &mut Block) {
+        let Cluster { blocks, barrier } = &mut self.cluster;
+        if !barrier.warps.contains(&(barrier.phase + 1)) {
+            return;
+        }
+        let arrived = |block: &Block| {
+            let own = &barrier.warps[block.rank * self.warps..];
+            block.warps.iter().zip(own).all(|(warp, phase)| warp.live == 0 || *phase > barrier.phase)
+        };
+        if !(arrived(block) && blocks.iter().flatten().all(|peer| arrived(peer))) {
+            return;
+        }
+        barrier.phase += 1;
+        barrier.completed = barrier.joined.take();
+        block.version += 1;
+        blocks.iter_mut().flatten().for_each(|peer| peer.version += 1);
+        self.metrics.barriers += 1;
     }
 
     pub(crate) fn cluster_wait(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
         let Issue { w, mask, pc, .. } = issue;
-        let version = block.version;
-        let Block { cluster, warps, .. } = block;
-        let warp = &mut warps[w];
-        let arrived = cluster.warps.get(w).copied().unwrap_or(0);
+        let (version, index) = (block.version, block.rank * self.warps + w);
+        let warp = &mut block.warps[w];
+        let barrier = &mut self.cluster.barrier;
+        let arrived = barrier.warps.get(index).copied().unwrap_or(0);
         if arrived == 0 {
             let message = || "waits for the cluster barrier before it arrives at it".to_string();
             self.report(FindingKind::Barrier, block, issue.first(), None, message);
             return Flow::Next;
         }
-        if cluster.phase < arrived {
+        if barrier.phase < arrived {
             if let Some(path) = warp.paths.last_mut() {
                 path.pc = pc;
             }
             warp.state = State::Polling { version, times: warp.polls };
             return Flow::Yield;
         }
-        cluster.waited[w] = arrived;
+        barrier.waited[index] = arrived;
         // Accesses between the arrival and the wait stay unordered.
-        if let Some(completed) = &cluster.completed {
+        if let Some(completed) = &barrier.completed {
             warp.clock.acquire(mask, warp.live, completed);
         }
         Flow::Next
     }
 
-    /// Maps a shared address to a block of the cluster, of which there is only block 0.
+    /// Maps a shared address to a block of the cluster.
     pub(crate) fn map_shared(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
         let Issue { i, mask, .. } = issue;
         self.check_sources(block, issue, &i.sources);
-        let (addresses, ranks) = (*self.source(block, issue, 0), *self.source(block, issue, 1));
-        if let Some(lane) = lanes(mask).find(|lane| ranks[*lane] as u32 != 0) {
-            let message =
-                || format!("names block {} of the cluster; expected 0, clusters have one block", ranks[lane] as u32);
+        let (mut addresses, ranks) = (*self.source(block, issue, 0), *self.source(block, issue, 1));
+        let count = self.cluster.blocks.len();
+        if let Some(lane) = lanes(mask).find(|lane| ranks[*lane] as u32 as usize >= count) {
+            let message = || format!("names block {} of the cluster, which has {count}", ranks[lane] as u32);
             self.report(FindingKind::Operand, block, issue.thread(lane), None, message);
+        }
+        for (address, rank) in addresses.iter_mut().zip(ranks) {
+            *address = with_rank(*address, rank as u32);
         }
         self.define(block, issue, &addresses);
         Flow::Next

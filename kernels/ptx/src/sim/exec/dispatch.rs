@@ -184,7 +184,7 @@ impl Machine<'_> {
     fn is_space(&mut self, block: &mut Block, issue: Issue<'_>, space: Space) -> Flow {
         let Issue { i, .. } = issue;
         self.check_sources(block, issue, &i.sources);
-        let out = self.source(block, issue, 0).map(|value| u64::from(space_of(value).0 == space));
+        let out = self.source(block, issue, 0).map(|value| u64::from(is_within(space_of(value).0, space)));
         self.define(block, issue, &out);
         Flow::Next
     }
@@ -208,4 +208,9 @@ impl Machine<'_> {
         }
         Flow::Next
     }
+}
+
+/// Whether addresses of `space` are addresses of `wanted`.
+fn is_within(space: Space, wanted: Space) -> bool {
+    space == wanted || (space, wanted) == (Space::Shared, Space::Cluster)
 }

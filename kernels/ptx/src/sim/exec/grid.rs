@@ -1,8 +1,9 @@
 //! Execution of a grid: launch, blocks in turns, warps, branches.
 //!
-//! Blocks run one after the other. A kernel that can wait for another block (it has strong loads or atomic operations
-//! on global memory) gives every block a limited turn, and unfinished blocks take turns with those that follow, so that
-//! a spinning block proceeds if any order of turns lets it.
+//! Clusters run one after the other, a block of its own as a cluster of one. A kernel that can wait for another block (it has
+//! strong loads or atomic operations on global memory) gives every cluster a limited turn, and unfinished clusters take turns
+//! with those that follow, so that a spinning block proceeds if any order of turns lets it. Within its cluster's turn each
+//! block has shorter ones, so that blocks of a cluster run concurrently.
 
 use crate::Launch;
 use crate::sim::{
@@ -20,17 +21,22 @@ use crate::sim::{
 };
 use std::collections::{HashMap, VecDeque};
 
-/// Instructions of warps in a block's turn, where blocks may wait for each other.
-const TURN: u64 = 50_000;
+/// Instructions of warps in a cluster's turn, where blocks may wait for each other.
+const TURN: u64 = 45_000;
+
+/// The most blocks of a cluster, as many as every GPU of a generation with clusters can run.
+const MOST_RANKS: u64 = 8;
 
 /// Block version that marks a polling warp as woken without a change.
 const WOKEN: u64 = u64::MAX;
 
-/// End of a block's turn.
+/// End of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Done,
     Paused,
+    /// No warp can run.
+    Blocked,
 }
 
 impl Module {
@@ -77,12 +83,14 @@ impl Module {
             has_products: entry.code.iter().any(|i| i.operation.is_product()),
             has_scopes: entry.code.iter().any(|i| i.operation.is_narrow()),
             warps,
+            cluster_size: outline.cluster.unwrap_or([1; 3]),
+            cluster: Cluster::default(),
             guess: 0,
             resident: (self.limits.resident_bytes / block_bytes(entry, launch)).max(1) as usize,
             most_instructions: self.limits.instructions,
         };
         let shared_bytes = machine.shared_bytes() as u32;
-        machine.specials = special_values(launch, warps, shared_bytes, outline.cluster.is_some());
+        machine.specials = special_values(launch, warps, shared_bytes, outline.cluster);
         machine.run();
         let mut report = machine.into_report();
         report.sort_and_quote(&self.text);
@@ -136,8 +144,12 @@ fn check_sizes(outline: &Outline, entry: &Entry, launch: Launch, limits: &Limits
     ensure(fits, || format!("the device takes no block of {block:?} threads; expected at most 1024, and 64 in z"))?;
     let most = limits.blocks;
     ensure(blocks <= most, || format!("grid of {grid:?} too large; expected at most {most} blocks, found {blocks}"))?;
-    ensure(cluster == 1, || {
-        format!("`{name}` needs clusters of {cluster} blocks; the simulator runs clusters of one")
+    ensure((1..=MOST_RANKS).contains(&cluster), || {
+        format!("`{name}` needs clusters of {cluster} blocks; expected 1 to {MOST_RANKS}")
+    })?;
+    let size = outline.cluster.unwrap_or([1; 3]);
+    ensure((0..3).all(|axis| grid[axis].is_multiple_of(size[axis])), || {
+        format!("wrong grid for `{name}`; expected whole clusters of {size:?} blocks, found {grid:?}")
     })?;
     let (shared, most) = (entry.dynamic_shared + u64::from(launch.shared_bytes), limits.shared_bytes);
     ensure(shared <= most, || {
@@ -155,25 +167,28 @@ fn check_sizes(outline: &Outline, entry: &Entry, launch: Launch, limits: &Limits
 
 impl<'a> Machine<'a> {
     fn run(&mut self) {
-        let count = self.launch.grid.iter().map(|n| *n as usize).product();
+        let ranks: usize = self.cluster_size.iter().map(|n| *n as usize).product();
+        let count = self.launch.grid.iter().map(|n| *n as usize).product::<usize>() / ranks;
+        let most = (self.resident / ranks).max(1);
         let mut next = self.chooser.blocks(count);
         let turn = if self.entry.code.iter().any(|i| i.operation.may_spin()) { TURN } else { u64::MAX };
-        let mut resident: VecDeque<Block> = VecDeque::new();
+        let mut resident: VecDeque<Cluster> = VecDeque::new();
         loop {
-            // Every resident block gets a turn before another one starts.
+            // Every resident cluster gets a turn before another one starts.
             for _ in 0..resident.len() {
-                let Some(mut block) = resident.pop_front() else { break };
-                if self.turn(&mut block, turn) == Turn::Paused {
-                    resident.push_back(block);
+                self.cluster = resident.pop_front().unwrap_or_default();
+                if self.turn(turn) == Turn::Paused {
+                    resident.push_back(std::mem::take(&mut self.cluster));
                 }
                 if self.fatal {
                     return;
                 }
             }
-            if resident.len() < self.resident
+            if resident.len() < most
                 && let Some(index) = next.next()
             {
-                resident.push_back(new_block(self, index));
+                let blocks = (0..ranks).map(|rank| Some(Box::new(new_block(self, index, rank)))).collect();
+                resident.push_back(Cluster { blocks, ..Cluster::default() });
             }
             if resident.is_empty() {
                 return;
@@ -181,25 +196,52 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs a block for at most `instructions` instructions of its warps.
-    fn turn(&mut self, block: &mut Block, instructions: u64) -> Turn {
-        let mut left = instructions;
+    /// Runs a cluster for about so many instructions of its warps.
+    fn turn(&mut self, instructions: u64) -> Turn {
+        let (ranks, mut ran) = (self.cluster.blocks.len(), 0);
+        loop {
+            let before = ran;
+            let mut waits = false;
+            for k in 0..ranks {
+                let rank = if self.chooser.lanes_descend() { ranks - 1 - k } else { k };
+                let Some(mut block) = self.cluster.blocks[rank].take_if(|block| !block.ended) else { continue };
+                // A block alone has the whole turn.
+                let limit = if ranks == 1 { instructions } else { ran + self.chooser.share() };
+                waits |= self.run_block(&mut block, limit, &mut ran) != Turn::Done;
+                self.cluster.blocks[rank] = Some(block);
+                if self.fatal {
+                    return Turn::Done;
+                }
+            }
+            if !waits {
+                return Turn::Done;
+            }
+            if ran > instructions {
+                return Turn::Paused;
+            }
+            // In a cluster a block can wait for one that has run since.
+            if (ranks == 1 || ran == before) && !self.unblock() {
+                return Turn::Done;
+            }
+        }
+    }
+
+    /// Runs a block until its cluster has run more than `limit` instructions, counted in `ran`.
+    fn run_block(&mut self, block: &mut Block, limit: u64, ran: &mut u64) -> Turn {
         loop {
             let wakes = self.chooser.wakes_early();
             let chosen = self.chooser.next(|warp| block.can_run(warp, wakes));
             let Some((warp, slice)) = chosen else {
                 if block.warps.iter().all(|warp| warp.state == State::Done) {
                     self.finish(block);
+                    self.end_block(block);
                     return Turn::Done;
                 }
-                if !self.unblock(block) {
-                    return Turn::Done;
-                }
-                continue;
+                return Turn::Blocked;
             };
             let mut tired = true;
             for _ in 0..slice {
-                left -= 1;
+                *ran += 1;
                 if self.step(block, warp) == Flow::Yield {
                     tired = false;
                     break;
@@ -216,20 +258,26 @@ impl<'a> Machine<'a> {
             if self.fatal {
                 return Turn::Done;
             }
-            if left < 5000 {
+            if *ran > limit {
                 return Turn::Paused;
             }
         }
     }
 
-    /// Unblocks a block of which no warp can run: ends an asynchronous operation, or wakes polling warps. Otherwise it
+    /// Unblocks a cluster of which no warp can run: ends an asynchronous operation, or wakes polling warps. Otherwise it
     /// is a deadlock.
-    fn unblock(&mut self, block: &mut Block) -> bool {
-        if self.complete_one(block) {
+    fn unblock(&mut self) -> bool {
+        let (mut completed, mut woken, mut stuck) = (false, false, None);
+        for rank in 0..self.cluster.blocks.len() {
+            let Some(mut block) = self.cluster.blocks[rank].take_if(|block| !block.ended) else { continue };
+            completed = completed || self.complete_one(&mut block);
+            self.cluster.blocks[rank] = Some(block);
+            stuck = stuck.or(Some(rank));
+        }
+        if completed {
             return true;
         }
-        let mut woken = false;
-        for warp in &mut block.warps {
+        for warp in self.cluster.blocks.iter_mut().flatten().flat_map(|block| &mut block.warps) {
             if let State::Polling { version: seen, times } = &mut warp.state
                 && *times < 3
             {
@@ -239,8 +287,8 @@ impl<'a> Machine<'a> {
                 woken = true;
             }
         }
-        if !woken {
-            self.deadlock(block);
+        if !woken && let Some(mut block) = stuck.and_then(|rank| self.cluster.blocks[rank].take()) {
+            self.deadlock(&mut block);
         }
         woken
     }
@@ -343,6 +391,7 @@ impl<'a> Machine<'a> {
         warp.exit(mask);
         if block.warps[w].state == State::Done {
             self.check_barriers(block);
+            self.check_cluster(block);
             return Flow::Yield;
         }
         Flow::Next
@@ -426,37 +475,44 @@ fn observed(options: &Options, warps: usize) -> u32 {
     if options.races { timelines(warps) } else { 0 }
 }
 
-/// Block `linear` of the grid before its first instruction.
-fn new_block(machine: &Machine<'_>, linear: usize) -> Block {
-    let (entry, launch, warps) = (machine.entry, machine.launch, machine.warps);
+/// Block `rank` of cluster `index` of the grid before its first instruction.
+fn new_block(machine: &Machine<'_>, index: usize, rank: usize) -> Block {
+    let (entry, launch, warps, size) = (machine.entry, machine.launch, machine.warps, machine.cluster_size);
     let threads = launch.block.iter().map(|n| *n as usize).product::<usize>();
     let shared_bytes = machine.shared_bytes();
-    let base = linear as u32 * timelines(warps);
-    let position = position(linear, launch.grid);
+    let cluster = position(index, std::array::from_fn(|axis| launch.grid[axis] / size[axis]));
+    let within = position(rank, size);
+    let position: [u32; 3] = std::array::from_fn(|axis| cluster[axis] * size[axis] + within[axis]);
+    let linear = position[0] + launch.grid[0] * (position[1] + launch.grid[1] * position[2]);
+    let base = linear * timelines(warps);
     let mut block = Block {
-        linear: linear as u32,
+        linear,
         position,
+        rank,
         shared: Region::new(SHARED, shared_bytes as usize, observed(machine.options, warps)),
         pending: vec![0; shared_bytes.div_ceil(4) as usize],
         warps: (0..warps).map(|w| Warp::new(entry, base, w, warps, threads, machine.has_products)).collect(),
         barriers: Default::default(),
         mbarriers: Mbarriers::default(),
         engine: Engine::default(),
-        cluster: Cluster::default(),
+        visitors: Vec::new(),
+        ended: false,
         withheld: Withheld::default(),
         version: 1,
     };
     for (warp, specials) in block.warps.iter_mut().zip(&machine.specials) {
         warp.registers[..specials.len()].copy_from_slice(specials);
-        let values = position.map(|at| [u64::from(at); 32]);
-        warp.registers[CTAID..CTAID + 3].copy_from_slice(&values);
-        warp.registers[CLUSTERID..CLUSTERID + 3].copy_from_slice(&values);
+        for (first, values) in [(CTAID, position), (CLUSTERID, cluster), (CLUSTER_CTAID, within)] {
+            warp.registers[first..first + 3].copy_from_slice(&values.map(|at| [u64::from(at); 32]));
+        }
+        warp.registers[CLUSTER_CTARANK] = [rank as u64; 32];
     }
     block
 }
 
 /// Values of the special registers of every warp, except those of the block's position.
-fn special_values(launch: Launch, warps: usize, shared_bytes: u32, clustered: bool) -> Vec<Vec<[u64; 32]>> {
+fn special_values(launch: Launch, warps: usize, shared_bytes: u32, cluster: Option<[u32; 3]>) -> Vec<Vec<[u64; 32]>> {
+    let size = cluster.unwrap_or([1; 3]);
     let value = |name: &str, w: usize, lane: usize| -> u64 {
         let (base, axis) = name.split_once('.').unwrap_or((name, "x"));
         let axis = usize::from(axis.as_bytes()[0] - b'x').min(2);
@@ -464,11 +520,14 @@ fn special_values(launch: Launch, warps: usize, shared_bytes: u32, clustered: bo
         match base {
             "%tid" => u64::from(position(32 * w + lane as usize, launch.block)[axis]),
             "%ntid" => u64::from(launch.block[axis]),
-            "%nctaid" | "%nclusterid" => u64::from(launch.grid[axis]),
+            "%nctaid" => u64::from(launch.grid[axis]),
+            "%nclusterid" => u64::from(launch.grid[axis] / size[axis]),
+            "%cluster_nctaid" => u64::from(size[axis]),
+            "%cluster_nctarank" => size.iter().map(|n| u64::from(*n)).product(),
             "%laneid" => lane,
             "%warpid" => w as u64,
             "%nwarpid" => warps as u64,
-            "%nsmid" | "%cluster_nctaid" | "%cluster_nctarank" => 1,
+            "%nsmid" => 1,
             "%lanemask_eq" => 1 << lane,
             "%lanemask_le" => (2 << lane) - 1,
             "%lanemask_lt" => (1 << lane) - 1,
@@ -476,7 +535,7 @@ fn special_values(launch: Launch, warps: usize, shared_bytes: u32, clustered: bo
             "%lanemask_gt" => 0xFFFF_FFFF & !((2 << lane) - 1),
             "%dynamic_smem_size" => u64::from(launch.shared_bytes),
             "%total_smem_size" => u64::from(shared_bytes),
-            "%is_explicit_cluster" => u64::from(clustered),
+            "%is_explicit_cluster" => u64::from(cluster.is_some()),
             _ => 0,
         }
     };
@@ -487,3 +546,5 @@ fn special_values(launch: Launch, warps: usize, shared_bytes: u32, clustered: bo
 /// First special registers of the block's position.
 const CTAID: usize = 6;
 const CLUSTERID: usize = 26;
+const CLUSTER_CTAID: usize = 32;
+const CLUSTER_CTARANK: usize = 38;

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! A wait for the parity p succeeds when the current phase has the other parity. An arrival releases the clock of its
-//! thread; a successful wait acquires those of all arrivals and copies of the phase. The object itself is opaque: its
+//! thread; a successful wait acquires those of all arrivals and copies of the phase. Both reach other blocks of the cluster if
+//! their scope does; an arrival at another block with the scope of its own passes on its thread's finished asynchronous operations
+//! alone (products, bulk copies), which need no fence: pipelines between blocks depend on it. The object itself is opaque: its
 //! state is kept outside of shared memory, and ordinary loads and stores of its eight bytes are findings.
 
 use crate::sim::{
@@ -21,36 +23,63 @@ use std::collections::BTreeMap;
 const MOST_BYTES: i64 = (1 << 20) - 1;
 
 impl Machine<'_> {
-    /// The mbarrier at an address; its initialization must happen before.
-    fn mbarrier(&mut self, block: &mut Block, thread: Thread, address: u64, space: Option<Space>) -> Option<usize> {
-        let Thread { w, lane, .. } = thread;
-        let Some(Spot::Shared(at)) = self.locate(block, thread, space, address, 8, 8) else {
-            if space.is_none() {
-                self.report(FindingKind::Operand, block, thread, Some(address), || {
-                    "uses an mbarrier outside of shared memory".to_string()
-                });
+    /// The mbarrier at an address, after the rank of its block; its initialization must happen before.
+    fn mbarrier(
+        &mut self,
+        block: &mut Block,
+        thread: Thread,
+        address: u64,
+        space: Option<Space>,
+    ) -> Option<(usize, usize)> {
+        let (rank, at) = match self.locate(block, thread, space, address, 8, 8) {
+            Some(Spot::Shared(at)) => (block.rank, at),
+            Some(Spot::Peer(rank, at)) => (rank, at),
+            _ => {
+                if space.is_none() {
+                    self.report(FindingKind::Operand, block, thread, Some(address), || {
+                        "uses an mbarrier outside of shared memory".to_string()
+                    });
+                }
+                return None;
             }
-            return None;
         };
+        let known = self.at_rank(block, rank, |machine, block| machine.check_mbarrier(block, thread, at, address));
+        known.then_some((rank, at))
+    }
+
+    /// Whether there is an mbarrier; its initialization must happen before.
+    fn check_mbarrier(&mut self, block: &mut Block, thread: Thread, at: usize, address: u64) -> bool {
+        let Thread { w, lane, .. } = thread;
         let Some(state) = block.mbarriers.all.get(&at) else {
             let message = || "uses an mbarrier that is not initialized".to_string();
             self.report(FindingKind::Barrier, block, thread, Some(address), message);
-            return None;
+            return false;
         };
-        let (init, waited) = (state.init, block.cluster.waited.get(w).copied().unwrap_or(0));
+        let waited = self.cluster.barrier.waited.get(block.rank * self.warps + w).copied().unwrap_or(0);
+        let init = state.init;
         let handed_over = state.handed_over.is_some_and(|phase| phase < waited);
         if !handed_over && !block.warps[w].clock.knows(&init, lane) {
             let other = self.other(&init, block);
             let message = format!("uses an mbarrier that {other} initializes, and nothing orders the two");
             self.report_pair(FindingKind::Race, block, thread, Some(address), (other, message));
         }
-        Some(at)
+        true
     }
 
-    /// The mbarrier that a thread of `issue` names, in shared memory where the opcode says so.
-    fn mbarrier_at(&mut self, block: &mut Block, issue: Issue<'_>, thread: Thread) -> Option<usize> {
+    /// The mbarrier that a thread of `issue` names, after the rank of its block.
+    fn mbarrier_of(&mut self, block: &mut Block, issue: Issue<'_>, thread: Thread) -> Option<(usize, usize)> {
         let address = self.source(block, issue, 0)[thread.lane].wrapping_add_signed(issue.i.offsets[0]);
         self.mbarrier(block, thread, address, space_of_opcode(issue))
+    }
+
+    /// The same for an instruction that only takes mbarriers of its own block.
+    fn mbarrier_at(&mut self, block: &mut Block, issue: Issue<'_>, thread: Thread) -> Option<usize> {
+        let (rank, at) = self.mbarrier_of(block, issue, thread)?;
+        if rank != block.rank {
+            let message = || "uses an mbarrier of another block of the cluster; expected one of its own".to_string();
+            self.report(FindingKind::Operand, block, thread, None, message);
+        }
+        (rank == block.rank).then_some(at)
     }
 
     pub(crate) fn mbarrier_init(&mut self, block: &mut Block, issue: Issue<'_>) -> Flow {
@@ -99,34 +128,44 @@ impl Machine<'_> {
         self.check_sources(block, issue, &i.sources);
         let addresses = self.addresses(block, issue, 0, 0);
         // Lanes that arrive at one mbarrier in one phase release together.
-        let mut together: Option<(usize, u64)> = None;
+        let mut together: Option<(u64, u64)> = None;
         let mut states = [0; 32];
-        for thread in issue.threads() {
+        // All lanes access their mbarriers before the first one releases.
+        let places: Vec<_> = issue.threads().map(|thread| (thread, self.mbarrier_of(block, issue, thread))).collect();
+        for (thread, place) in places {
             let lane = thread.lane;
             let operand = i.sources.get(1).map_or(1, |slot| self.lane_value(block, w, *slot, lane) as u32);
-            let Some(at) = self.mbarrier_at(block, issue, thread) else { continue };
+            let Some((rank, at)) = place else { continue };
             let count = if arrive.expects { 1 } else { operand };
-            if let Some(state) = block.mbarriers.get(at) {
-                states[lane] = state.phase << 32 | state.pending as u64 & 0xFFFF_FFFF;
-                let warp = &mut block.warps[w];
-                if !arrive.releases {
-                    let known = warp.clock.publish_fenced(lane, true).near;
-                    known.iter().for_each(|known| View::gather(&mut state.joined, known));
-                } else if together != Some((at, state.phase)) {
-                    together = Some((at, state.phase));
-                    let own = addresses[lane];
-                    let rest = lanes(mask & u32::MAX << lane).filter(|other| addresses[*other] == own);
-                    let rest = rest.take(state.pending.max(1) as usize).fold(0, |rest, other| rest | 1 << other);
-                    View::gather(&mut state.joined, &warp.clock.publish(rest, warp.live));
+            let is_remote = rank != block.rank;
+            self.at_rank(block, rank, |machine, block| {
+                if let Some(state) = block.mbarriers.get(at) {
+                    states[lane] = state.phase << 32 | state.pending as u64 & 0xFFFF_FFFF;
+                    let warp = &mut block.warps[w];
+                    let mut known = None;
+                    if !arrive.releases {
+                        known = warp.clock.publish_fenced(lane, true).near;
+                    } else if together != Some((addresses[lane], state.phase)) {
+                        together = Some((addresses[lane], state.phase));
+                        let own = addresses[lane];
+                        let rest = lanes(mask & u32::MAX << lane).filter(|other| addresses[*other] == own);
+                        let rest = rest.take(state.pending.max(1) as usize).fold(0, |rest, other| rest | 1 << other);
+                        known = Some(warp.clock.publish(rest, warp.live));
+                    }
+                    if let Some(known) = known {
+                        let is_narrow = is_remote && !arrive.reaches_cluster;
+                        let known = if is_narrow { known.only_finished(machine.warps) } else { known };
+                        state.gather(&known, is_remote && !is_narrow);
+                    }
                 }
-            }
-            if arrive.expects {
-                self.expect_bytes(block, thread, at, i64::from(operand));
-            }
-            if let (true, Some(state)) = (arrive.drops, block.mbarriers.get(at)) {
-                state.expected -= count.min(state.expected);
-            }
-            self.count_arrivals(block, thread, at, i64::from(count));
+                if arrive.expects {
+                    machine.expect_bytes(block, thread, at, i64::from(operand));
+                }
+                if let (true, Some(state)) = (arrive.drops, block.mbarriers.get(at)) {
+                    state.expected -= count.min(state.expected);
+                }
+                machine.count_arrivals(block, thread, at, i64::from(count));
+            });
         }
         if let Some(slot) = i.destinations.first() {
             self.set(block, w, *slot, mask, &states);
@@ -182,11 +221,13 @@ impl Machine<'_> {
         for thread in issue.threads() {
             let lane = thread.lane;
             let bytes = i64::from(self.source(block, issue, 1)[lane] as u32);
-            let Some(at) = self.mbarrier_at(block, issue, thread) else { continue };
-            self.expect_bytes(block, thread, at, if expects { bytes } else { -bytes });
-            if !expects {
-                self.turn_phase(block, at);
-            }
+            let Some((rank, at)) = self.mbarrier_of(block, issue, thread) else { continue };
+            self.at_rank(block, rank, |machine, block| {
+                machine.expect_bytes(block, thread, at, if expects { bytes } else { -bytes });
+                if !expects {
+                    machine.turn_phase(block, at);
+                }
+            });
         }
         Flow::Next
     }
@@ -214,12 +255,15 @@ impl Machine<'_> {
         self.define(block, issue, &over);
         for (at, mask) in &by_barrier {
             let Block { mbarriers, warps, .. } = block;
-            let Some(completed) = mbarriers.get(*at).and_then(|state| state.completed.as_ref()) else { continue };
+            let Some(state) = mbarriers.get(*at) else { continue };
+            let remote = state.completed_remote.as_ref().filter(|_| wait.reaches_cluster);
             let warp = &mut warps[w];
-            if wait.acquires {
-                warp.clock.acquire(*mask, warp.live, completed);
-            } else {
-                lanes(*mask).for_each(|lane| warp.clock.observe_relaxed(lane, Some(completed), None));
+            for completed in state.completed.iter().chain(remote) {
+                if wait.acquires {
+                    warp.clock.acquire(*mask, warp.live, completed);
+                } else {
+                    lanes(*mask).for_each(|lane| warp.clock.observe_relaxed(lane, Some(completed), None));
+                }
             }
         }
         if by_barrier.is_empty() {
@@ -242,7 +286,7 @@ impl Machine<'_> {
 
     /// The mbarrier on which an asynchronous operation completes; its initialization must be visible to the proxy.
     pub(crate) fn mbarrier_of_copy(&mut self, block: &mut Block, thread: Thread, address: u64) -> Option<usize> {
-        let at = self.mbarrier(block, thread, address, Some(Space::Shared))?;
+        let (_, at) = self.mbarrier(block, thread, address, Some(Space::Shared))?;
         if self.options.init_fence && block.mbarriers.get(at).is_some_and(|state| !state.visible) {
             let message = || {
                 "completes on an mbarrier whose initialization no fence has made visible; use fence.mbarrier_init"
@@ -256,5 +300,6 @@ impl Machine<'_> {
 
 /// The space that an opcode names for its mbarrier; without one the address is generic.
 fn space_of_opcode(issue: Issue<'_>) -> Option<Space> {
-    issue.i.opcode.contains(".shared").then_some(Space::Shared)
+    let named = |what| issue.i.opcode.contains(what);
+    named(".shared").then_some(if named("::cluster") { Space::Cluster } else { Space::Shared })
 }

@@ -12,4 +12,5 @@ mod grid;
 mod matrix;
 mod mbarrier;
 mod order;
+mod registers;
 mod wgmma;

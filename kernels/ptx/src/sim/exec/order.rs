@@ -10,7 +10,7 @@
 //! | the store (or atomic operation) and the one that reads its value | any scopes | both `gpu` or `sys` |
 //! | the first of the release and the last of the acquire | any scopes | both `gpu` or `sys` |
 //!
-//! Clusters have one block, so `cluster` reaches as far as `cta`. What a thread has acquired it passes on by any
+//! `cluster` reaches as far as `cta`, and in shared memory, which only the cluster can access, as far as `gpu`. What a thread has acquired it passes on by any
 //! synchronization, whatever its scope: order is transitive. What a narrow scope withholds is kept for messages alone.
 
 use crate::sim::{
@@ -22,7 +22,7 @@ impl Machine<'_> {
     /// Acquires, for a strong load, what strong stores to its address have published.
     pub(crate) fn observe(&mut self, block: &mut Block, thread: Thread, spot: Spot, address: u64, access: Access) {
         let Thread { w, lane, pc } = thread;
-        let Some(published) = self.published.get(&key(block, spot, address)) else { return };
+        let Some(published) = self.published.get(&self.key(block, spot, address)) else { return };
         let (own, wide) = (block.linear, access.scope.reaches_other_blocks());
         let Block { warps, withheld, .. } = block;
         let foreign = published.writer != own;
@@ -61,8 +61,9 @@ impl Machine<'_> {
     ) {
         let Thread { w, lane, pc } = thread;
         let (own, wide) = (block.linear, access.scope.reaches_other_blocks());
-        let shared = matches!(spot, Spot::Shared(_));
-        let key = key(block, spot, address);
+        // Only threads of the block reach its shared memory, unless a cluster has more.
+        let shared = matches!(spot, Spot::Shared(_)) && self.cluster.blocks.len() == 1;
+        let key = self.key(block, spot, address);
         let warp = &mut block.warps[w];
         let releases = access.order.releases();
         let mut released = match releases && wide {
@@ -98,6 +99,18 @@ impl Machine<'_> {
         self.published.insert(key, published);
     }
 
+    /// The key of an address among the published views.
+    fn key(&self, block: &Block, spot: Spot, address: u64) -> (u32, u64) {
+        match spot {
+            Spot::Shared(at) => (block.linear + 1, at as u64),
+            Spot::Peer(rank, at) => {
+                let peer = self.cluster.blocks[rank].as_deref().unwrap_or(block);
+                (peer.linear + 1, at as u64)
+            }
+            _ => (0, address),
+        }
+    }
+
     /// The part of a race's message that names the instruction that would order the two if its scope were wider.
     pub(crate) fn scope_note(&self, block: &Block, pc: usize, conflict: &Conflict) -> String {
         let narrow = |pc: usize| {
@@ -120,12 +133,5 @@ impl Machine<'_> {
             let (name, place) = (&self.entry.code[pc].opcode, self.entry.place(pc));
             format!(": `{name}` ({place}) would, but its scope, {}, does not reach other blocks; use gpu", scope.name())
         })
-    }
-}
-
-fn key(block: &Block, spot: Spot, address: u64) -> (u32, u64) {
-    match spot {
-        Spot::Shared(at) => (block.linear + 1, at as u64),
-        _ => (0, address),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) enum Async {
     },
     ClusterWait,
     MapShared,
-    /// Hints, and instructions without effect for clusters of one block and one kernel at a time.
+    /// Hints, and instructions without effect for one kernel at a time.
     Nothing,
 }
 
@@ -43,6 +43,8 @@ pub(crate) struct Arrive {
     /// Later phases expect fewer arrivals.
     pub(crate) drops: bool,
     pub(crate) releases: bool,
+    /// Its scope is the cluster, not the block.
+    pub(crate) reaches_cluster: bool,
 }
 
 /// `mbarrier.test_wait` and `mbarrier.try_wait`
@@ -51,6 +53,8 @@ pub(crate) struct Wait {
     /// It names a phase by its parity, not by the state of an arrival.
     pub(crate) parity: bool,
     pub(crate) acquires: bool,
+    /// Its scope is the cluster, not the block.
+    pub(crate) reaches_cluster: bool,
 }
 
 /// `cp.async.bulk` and `cp.reduce.async.bulk`
@@ -61,6 +65,8 @@ pub(crate) struct Bulk {
     /// Of the tensor; 0 for plain bytes.
     pub(crate) dimensions: usize,
     pub(crate) reduction: Option<Fetch>,
+    /// Into all blocks of the cluster that a mask names.
+    pub(crate) multicast: bool,
     /// Of a reduction of plain bytes.
     pub(crate) ty: Type,
 }

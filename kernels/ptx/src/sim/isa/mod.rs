@@ -29,6 +29,6 @@ pub(crate) use opcode::Opcode;
 pub(crate) use operation::{Access, Atomic, BarrierKind, Fence, Multiply, Operation, Order, Shuffle, Vote};
 pub(crate) use rounding::{Rounding, least, odd, rounded, saturated, two_sum};
 pub(crate) use scope::{MemoryFence, ProxyFence, Scope};
-pub(crate) use space::{LOCAL_BASE, SHARED_BASE, Space, base, space, space_of, window};
+pub(crate) use space::{LOCAL_BASE, SHARED_BASE, Space, base, space, space_of, split_rank, window, with_rank};
 pub(crate) use tensor_core::{Columns, Rows, Rule, TensorCore, Tile, multiply, to_f16};
 pub(crate) use types::{Lane, Short, Type, element, flushed, halves, join, low_bits, word};

@@ -20,7 +20,7 @@ impl Scope {
         Self::ALL[self as usize].0
     }
 
-    /// Whether threads of other blocks are within it; clusters have one block.
+    /// Whether threads of blocks outside of the cluster are within it.
     pub(crate) fn reaches_other_blocks(self) -> bool {
         self >= Scope::Gpu
     }

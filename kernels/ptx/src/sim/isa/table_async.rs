@@ -49,7 +49,8 @@ fn mbarrier(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
         return Some((Async::PendingCount, "DS"));
     }
     let relaxed = opcode.take("relaxed");
-    opcode.drop_all(&["release", "acquire", "cta", "cluster", "shared", "shared::cta"]);
+    let (reaches_cluster, remote) = (opcode.take("cluster"), opcode.take("shared::cluster"));
+    opcode.drop_all(&["release", "acquire", "cta", "shared", "shared::cta"]);
     let expects = opcode.take("expect_tx");
     let parity = opcode.take("parity");
     opcode.take("noComplete");
@@ -59,14 +60,19 @@ fn mbarrier(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     }
     let [action] = opcode.parts[..] else { return None };
     opcode.parts.clear();
-    let arrive = Arrive { expects, drops: action == "arrive_drop", releases: !relaxed };
+    // Only arrivals and bytes may be of another block.
+    if remote && !matches!(action, "arrive" | "arrive_drop" | "complete_tx") {
+        return None;
+    }
+    let arrive = Arrive { expects, drops: action == "arrive_drop", releases: !relaxed, reaches_cluster };
+    let wait = Wait { parity, acquires: !relaxed, reaches_cluster };
     Some(match action {
         "init" => (Async::Init, "AS"),
         "inval" => (Async::Invalidate, "A"),
         "arrive" | "arrive_drop" => (Async::Arrive(arrive), if expects { "DAS" } else { "DA?S" }),
         "complete_tx" => (Async::CompleteBytes, "AS"),
-        "test_wait" => (Async::Wait(Wait { parity, acquires: !relaxed }), "DAS"),
-        "try_wait" => (Async::Wait(Wait { parity, acquires: !relaxed }), "DAS?S"),
+        "test_wait" => (Async::Wait(wait), "DAS"),
+        "try_wait" => (Async::Wait(wait), "DAS?S"),
         _ => return None,
     })
 }
@@ -124,7 +130,8 @@ fn bulk(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     opcode.take("noftz");
     let ty = if reduces && dimensions == 0 { opcode.ty()? } else { Type::B8 };
     let loads = opcode.take("mbarrier::complete_tx::bytes");
-    let bulk = Bulk { loads, dimensions, reduction, ty };
+    let multicast = loads && opcode.take("multicast::cluster");
+    let bulk = Bulk { loads, dimensions, reduction, multicast, ty };
     // The order of the spaces gives the direction.
     let known = if loads {
         !reduces && matches!(opcode.parts[..], ["shared::cluster" | "shared::cta", "global"])
@@ -133,6 +140,8 @@ fn bulk(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
     };
     opcode.parts.clear();
     let shape = match (loads, dimensions > 0) {
+        (true, true) if multicast => "AAAS?S",
+        (true, false) if multicast => "AASAS?S",
         (true, true) => "AAA?S",
         (true, false) => "AASA?S",
         (false, true) => "AA?S",

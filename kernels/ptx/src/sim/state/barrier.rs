@@ -1,4 +1,4 @@
-//! The barriers of a block and of its cluster.
+//! The barriers of a block.
 
 use super::View;
 
@@ -16,17 +16,4 @@ pub(crate) struct Barrier {
     /// Of reductions: threads whose predicate holds, and whether any predicate does not.
     pub(crate) held: u32,
     pub(crate) any_fails: bool,
-}
-
-/// The barrier of the cluster.
-#[derive(Debug, Default)]
-pub(crate) struct Cluster {
-    pub(crate) arrived: usize,
-    pub(crate) phase: u64,
-    pub(crate) joined: Option<View>,
-    pub(crate) completed: Option<View>,
-    /// The phase that each warp has arrived for, plus 1.
-    pub(crate) warps: Vec<u64>,
-    /// The phase that each warp has waited for, plus 1.
-    pub(crate) waited: Vec<u64>,
 }

@@ -232,6 +232,17 @@ impl View {
         }
     }
 
+    /// The finished asynchronous operations among its accesses, of blocks with so many warps.
+    pub(crate) fn only_finished(&self, warps: usize) -> View {
+        let VectorClock { base, own, foreign, flights, .. } = &self.seen;
+        let is_product = |timeline: u32| timeline % timelines(warps) >= 3 * warps as u32;
+        let time = |(at, time): (usize, &u32)| if is_product(at as u32) { *time } else { 0 };
+        let own = own.iter().enumerate().map(time).collect();
+        let foreign = foreign.iter().filter(|(timeline, _)| is_product(**timeline)).map(|(a, b)| (*a, *b)).collect();
+        let seen = VectorClock { base: *base, own, foreign, flights: flights.clone(), ..VectorClock::default() };
+        View { seen, ..View::new(*base, warps) }
+    }
+
     /// Joins `other` into a view that may be empty.
     pub(crate) fn gather(all: &mut Option<View>, other: &View) {
         match all {

@@ -1,6 +1,6 @@
 //! A launch while it runs: registers, findings and counts.
 
-use super::{Block, Epoch, Issue, Memory, Published, Thread, first, lanes, timelines};
+use super::{Block, Cluster, Epoch, Issue, Memory, Published, Thread, first, lanes, timelines};
 use crate::Launch;
 use crate::sim::{
     Approximation, Finding, FindingKind, Options, Other,
@@ -38,6 +38,10 @@ pub(crate) struct Machine<'a> {
     /// The kernel has strong accesses or fences whose scope does not reach other blocks.
     pub(crate) has_scopes: bool,
     pub(crate) warps: usize,
+    /// Blocks of a cluster, in x, y and z.
+    pub(crate) cluster_size: [u32; 3],
+    /// The cluster that runs.
+    pub(crate) cluster: Cluster,
     /// The allocation accessed last.
     pub(crate) guess: usize,
     /// Blocks that may wait for each other at the same time.

@@ -19,8 +19,11 @@ pub(crate) struct Mbarrier {
     pub(crate) phase: u64,
     /// Joined views of the arrivals of the current phase.
     pub(crate) joined: Option<View>,
+    /// Those of other blocks of the cluster, for waits whose scope is the cluster.
+    pub(crate) joined_remote: Option<View>,
     /// Joined views of those of the phase before.
     pub(crate) completed: Option<View>,
+    pub(crate) completed_remote: Option<View>,
     /// The access that initialized it.
     pub(crate) init: Epoch,
     /// A fence has made the initialization visible to asynchronous operations.
@@ -77,6 +80,11 @@ impl Mbarriers {
 }
 
 impl Mbarrier {
+    /// Joins the view of an arrival or a copy, of another block of the cluster or of the own one.
+    pub(crate) fn gather(&mut self, view: &View, is_remote: bool) {
+        View::gather(if is_remote { &mut self.joined_remote } else { &mut self.joined }, view);
+    }
+
     /// Starts the next phase if this one is complete; returns whether it is.
     pub(crate) fn turn(&mut self) -> bool {
         let over = self.pending == 0 && self.bytes == 0;
@@ -84,6 +92,7 @@ impl Mbarrier {
             self.phase += 1;
             self.pending = i64::from(self.expected);
             self.completed = self.joined.take();
+            self.completed_remote = self.joined_remote.take();
         }
         over
     }

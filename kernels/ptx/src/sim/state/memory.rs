@@ -12,6 +12,8 @@ pub(crate) const SHARED: &str = "shared memory";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spot {
     Shared(usize),
+    /// Byte of the shared memory of the cluster's block with this rank, which is another one.
+    Peer(usize, usize),
     /// Number of the region, byte within it.
     Global(usize, usize),
     Local(usize),

@@ -4,6 +4,7 @@ mod barrier;
 mod block;
 mod bulk;
 mod clocks;
+mod cluster;
 mod copy;
 mod done;
 mod lanes;
@@ -16,12 +17,13 @@ mod shadow;
 mod warp;
 mod warp_clock;
 
-pub(crate) use barrier::{Barrier, Cluster};
+pub(crate) use barrier::Barrier;
 pub(crate) use block::Block;
 pub(crate) use bulk::{Engine, Flight, Goal, Piece};
 pub(crate) use clocks::{
     ALL, ASYNC, COPY, Epoch, FLIGHT, MANY, NARROW, READS, SET, SIZE, STRONG, VectorClock, View, WRITES, timelines,
 };
+pub(crate) use cluster::Cluster;
 pub(crate) use copy::{Arrival, AsyncCopy, Copies};
 pub(crate) use done::Done;
 pub(crate) use lanes::{Issue, Thread, first, lanes};

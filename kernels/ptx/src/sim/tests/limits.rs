@@ -96,7 +96,7 @@ fn grids_and_blocks_are_bounded() {
         ("kernel", [2_147_483_647, 65_535, 65_535], [1, 1, 1], &[], "expected at most 4194304 blocks"),
         ("kernel", [1, 1, 1], [u32::MAX, u32::MAX, u32::MAX], &[], "no block of"),
         ("kernel", [1, 1, 1], [1024, 1, 1], &[], "with 1024 threads of 300041 registers takes too much memory"),
-        ("wide", [1, 1, 1], [1, 1, 1], &[], "the simulator runs clusters of one"),
+        ("wide", [1, 1, 1], [1, 1, 1], &[], "blocks; expected 1 to 8"),
         ("other", [1, 1, 1], [32, 1, 1], n, "no entry `other`"),
         ("reads", [0, 1, 1], [32, 1, 1], n, ""),
         ("reads", [1, 65_536, 1], [32, 1, 1], n, ""),

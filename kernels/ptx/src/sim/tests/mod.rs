@@ -4,6 +4,7 @@ use super::*;
 use crate::Launch;
 
 mod assembler;
+mod clusters;
 mod copies;
 mod faults;
 mod fidelity;
@@ -125,6 +126,8 @@ fn refused(text: &str) -> String {
 struct Trial {
     threads: u32,
     blocks: u32,
+    /// Blocks of a cluster.
+    ranks: u32,
     /// Text before the entry.
     module: String,
     body: String,
@@ -132,7 +135,7 @@ struct Trial {
 
 /// A trial on a block of so many threads.
 fn block<const THREADS: u32>(body: &str) -> Trial {
-    Trial { threads: THREADS, blocks: 1, module: String::new(), body: body.to_string() }
+    Trial { threads: THREADS, blocks: 1, ranks: 1, module: String::new(), body: body.to_string() }
 }
 
 impl Trial {
@@ -142,10 +145,10 @@ impl Trial {
     }
 
     fn text(&self) -> String {
-        let Trial { threads, module, body, .. } = self;
+        let Trial { threads, ranks, module, body, .. } = self;
         format!(
             ".version 8.7\n.target sm_90a\n.address_size 64\n{module}\n.visible .entry kernel(.param .u64 x, .param .u64 y)\n\
-             .reqntid {threads}\n{{\n.reg .b64 %x, %y, %own, %d<16>;\n.reg .b32 %t, %lane, %warp, %r<64>;\n\
+             .reqntid {threads}\n.reqnctapercluster {ranks}\n{{\n.reg .b64 %x, %y, %own, %d<16>;\n.reg .b32 %t, %lane, %warp, %r<64>;\n\
              .reg .b16 %h<8>;\n.reg .f32 %f<64>;\n.reg .pred %p<8>;\nld.param.u64 %x, [x];\nld.param.u64 %y, [y];\n\
              mov.u32 %t, %tid.x;\nmov.u32 %lane, %laneid;\nshr.u32 %warp, %t, 5;\nmad.wide.u32 %own, %t, 4, %y;\n\
              {body}\nret;\n}}\n"

@@ -155,8 +155,9 @@ fn a_scope_or_a_cluster_that_an_instruction_cannot_have_is_refused() {
         "fence.acq_rel;",
         "fence.sc.cta.gpu;",
         "mbarrier.arrive.release.gpu.shared.b64 _, [%r1];",
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];",
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%d0, {%r2, %r3}], [%r4], %h0;",
+        "mbarrier.init.shared::cluster.b64 [%r1], 1;",
+        "mbarrier.try_wait.parity.shared::cluster.b64 %p1, [%r1], 0;",
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r1], [%r2], 16, [%r4];",
     ] {
         let error = refused(&block::<32>(line).text());
         assert!(error.contains("is not known"), "{line}: {error}");

@@ -415,7 +415,7 @@ impl<'a> Parser<'a> {
         let bytes = count.saturating_mul(size);
         let most = match space {
             Space::Global | Space::Const => self.limits.memory_bytes,
-            Space::Shared => self.limits.shared_bytes,
+            Space::Shared | Space::Cluster => self.limits.shared_bytes,
             Space::Local => self.limits.local_bytes,
             Space::Param => self.limits.param_bytes,
         };

@@ -37,7 +37,7 @@ fn nodes(space: Option<Space>) -> &'static [Space] {
     match space {
         None => &SPACES,
         Some(Space::Global | Space::Const) => &[Space::Global],
-        Some(Space::Shared) => &[Space::Shared],
+        Some(Space::Shared | Space::Cluster) => &[Space::Shared],
         Some(Space::Local) => &[Space::Local],
         Some(Space::Param) => &[],
     }
