@@ -18,7 +18,6 @@ impl Machine<'_> {
         bytes: usize,
         align: usize,
     ) -> Option<Spot> {
-        let Thread { lane, .. } = thread;
         if !address.is_multiple_of(align as u64) {
             let message = || format!("accesses {address:#x}; expected a multiple of {align}");
             self.report(FindingKind::Misaligned, block, thread, Some(address), message);
@@ -47,24 +46,18 @@ impl Machine<'_> {
                 }
             },
             Space::Shared | Space::Cluster => {
-                if let Some(rank) = rank.filter(|rank| *rank != block.rank)
-                    && !self.visit(block, thread, rank, address)
-                {
+                let peer = rank.filter(|rank| *rank != block.rank);
+                if peer.is_some_and(|rank| !self.visit(block, thread, rank, address)) {
                     return None;
                 }
                 let length = block.shared.bytes.len();
-                let spot =
-                    |at| rank.filter(|rank| *rank != block.rank).map_or(Spot::Shared(at), |rank| Spot::Peer(rank, at));
+                let spot = |at| peer.map_or(Spot::Shared(at), |rank| Spot::Peer(rank, at));
                 (inside(SHARED_BASE, length).map(spot), "shared memory", length, SHARED_BASE)
             }
             Space::Local => {
                 let length = self.entry.local_bytes as usize;
-                (
-                    inside(LOCAL_BASE, length).map(|at| Spot::Local(lane * length + at)),
-                    "local memory",
-                    length,
-                    LOCAL_BASE,
-                )
+                let spot = |at| Spot::Local(thread.lane * length + at);
+                (inside(LOCAL_BASE, length).map(spot), "local memory", length, LOCAL_BASE)
             }
             Space::Param => (inside(0, self.params.len()).map(Spot::Param), "the parameters", self.params.len(), 0),
         };
@@ -121,15 +114,7 @@ impl Machine<'_> {
                 }
                 (region.unwritten(at, bytes), conflict, &region.name)
             }
-            Spot::Local(at) => {
-                let cells = &block.warps[w].local[at..at + bytes];
-                value.iter_mut().zip(cells).for_each(|(value, cell)| *value = cell.0);
-                if cells.iter().any(|cell| !cell.1) {
-                    let message = || "reads local memory that was never written".to_string();
-                    self.report(FindingKind::Uninitialized, block, thread, None, message);
-                }
-                return value;
-            }
+            Spot::Local(at) => return self.read_local(block, thread, at, bytes),
             Spot::Peer(rank, at) => {
                 return self.at_rank(block, rank, |machine, block| {
                     machine.read(block, thread, Spot::Shared(at), bytes, epoch, constant)
@@ -146,6 +131,16 @@ impl Machine<'_> {
         } else if let Some(byte) = unwritten {
             let name = name.clone();
             self.report_unwritten(block, thread, byte, &name, address_of(spot));
+        }
+        value
+    }
+
+    fn read_local(&mut self, block: &Block, thread: Thread, at: usize, bytes: usize) -> [u8; 16] {
+        let (cells, mut value) = (&block.warps[thread.w].local[at..at + bytes], [0xFF; 16]);
+        value.iter_mut().zip(cells).for_each(|(value, cell)| *value = cell.0);
+        if cells.iter().any(|cell| !cell.1) {
+            let message = || "reads local memory that was never written".to_string();
+            self.report(FindingKind::Uninitialized, block, thread, None, message);
         }
         value
     }
