@@ -50,6 +50,10 @@
 //! memory and the eight `wgmma` read 10 KiB each, together 128 bytes a cycle, the bandwidth of shared memory
 //! (`HopperTile::k_tile_cycles`).
 //!
+//! Pairs: with an even number of tile rows, two blocks of a cluster compute neighboring tile rows of the same columns. Each loads half
+//! of B and multicasts it to both, so that `full` counts the bytes of both blocks' copies and `empty` the consumers of both blocks.
+//! A multicast writes into the other block, so both start after a cluster barrier, and a last one keeps their shared memory.
+//!
 //! Budget: 168 registers a thread at the start; the producer's 128 threads release all but 24, so that the consumers
 //! have 240 (128 or 192 of them accumulators): 128 · (24 + 2 · 240) = 64 512 of 65 536. One block a multiprocessor.
 //! Source: the roles are those of CUTLASS 3's cooperative and ping-pong kernels (Thakkar et al. 2023).
@@ -60,7 +64,7 @@
 
 use super::{
     epilogue::{EpilogueEmitter, EpilogueOptions},
-    sm90_mainloop::{Consumer, HopperProductArgs, PipelineLayout, Producer, Schedule},
+    sm90_mainloop::{Consumer, HopperProductArgs, PAIR, PipelineLayout, Producer, Schedule},
     tiles::HopperTile,
 };
 use crate::{
@@ -89,6 +93,8 @@ pub struct HopperProduct {
     pub tile: HopperTile,
     /// True if the leading dimension of C and n are multiples of eight.
     pub aligned: bool,
+    /// Two blocks of a cluster compute tiles of neighboring rows and load half of B each for both; the number of rows of tiles is even.
+    pub paired: bool,
 }
 
 impl HopperProduct {
@@ -114,7 +120,8 @@ impl HopperProduct {
         let tile = HopperTile::all(spec.beta).min_by_key(cycles).expect("there are tiles");
         let aligned = [spec.ldc, spec.n].iter().all(whole);
         let Gemm { a, b, beta, .. } = *spec;
-        (supported && nonempty).then_some(Self { storage, output, a, b, beta, epilogue, tile, aligned })
+        let paired = spec.m.div_ceil(HopperTile::M as usize).is_multiple_of(2);
+        (supported && nonempty).then_some(Self { storage, output, a, b, beta, epilogue, tile, aligned, paired })
     }
 
     /// Tensor maps of A and B of `spec` at these addresses.
@@ -129,10 +136,15 @@ impl HopperProduct {
             let (sizes, rows) = if along_k { ([extent, k], rows) } else { ([k, extent], HopperTile::K) };
             TensorMap::matrix(address, self.storage, sizes, leading, rows)
         };
-        Ok([map(a, a_along_k, m, lda, HopperTile::M)?, map(b, b_along_k, n, ldb, self.tile.n)?])
+        let half = self.layout().half_of_b();
+        let b = match (self.paired, b_along_k) {
+            (true, false) => TensorMap::matrix(b, self.storage, [k, n], ldb, half)?,
+            (paired, _) => map(b, b_along_k, n, ldb, if paired { half } else { self.tile.n })?,
+        };
+        Ok([map(a, a_along_k, m, lda, HopperTile::M)?, b])
     }
 
-    /// Name of the program; the tile is rows x columns x depth x stages.
+    /// Name of the program; the tile is rows x columns x depth x stages, and x blocks of a cluster.
     pub fn name(&self) -> Name {
         let letter = |layout| if layout == Layout::Normal { "n" } else { "t" };
         let operation = format!("gemm.{}{}", letter(self.a), letter(self.b));
@@ -141,7 +153,8 @@ impl HopperProduct {
             false => format!("{}{}", self.storage.name(), self.output.name()),
         };
         let HopperTile { n, stages, .. } = self.tile;
-        let tile = format!("{}x{n}x{}x{stages}", HopperTile::M, HopperTile::K);
+        let cluster = if self.paired { format!("x{PAIR}") } else { String::new() };
+        let tile = format!("{}x{n}x{}x{stages}{cluster}", HopperTile::M, HopperTile::K);
         let variant = self.options().words();
         let parts = [&types, Sm::Sm90a.name(), &tile, &variant];
         Name::new(&operation, &parts[..if variant.is_empty() { 3 } else { 4 }])
@@ -153,9 +166,11 @@ impl HopperProduct {
         self.tile.split(spec, multiprocessors).0
     }
 
-    /// Launch for `layers` splits of k: a block per multiprocessor, at most one per tile; `None` if C is empty.
+    /// Launch for `layers` splits of k: a block per multiprocessor, at most one per tile, in whole clusters; `None` if C is
+    /// empty.
     pub fn launch(&self, m: usize, n: usize, layers: usize, multiprocessors: usize) -> Option<Launch> {
         let blocks = (self.tile.tiles(m, n) * layers).min(multiprocessors) as u32;
+        let blocks = if self.paired && blocks > 0 { (blocks / PAIR).max(1) * PAIR } else { blocks };
         let shared_bytes = self.layout().shared_bytes();
         (blocks > 0).then_some(Launch { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes })
     }
@@ -173,7 +188,7 @@ impl HopperProduct {
     }
 
     fn layout(&self) -> PipelineLayout {
-        PipelineLayout { tile: self.tile, along_k: self.along_k() }
+        PipelineLayout { tile: self.tile, along_k: self.along_k(), ranks: if self.paired { PAIR } else { 1 } }
     }
 
     /// True if k runs along the rows in memory: for A, for B.
@@ -186,15 +201,20 @@ impl hopper::Body for HopperProduct {
     fn write<P: Pair>(&self, k: &Entry) {
         let options = self.options();
         let params = HopperProductArgs::declare(k, &|name| options.has(name));
-        let schedule = Schedule::new(k, self.tile, &params);
+        let layout = self.layout();
+        let schedule = Schedule::new(k, layout, &params);
         let (maps, c) = ([params.map_a, params.map_b], params.c);
         let epilogue = EpilogueEmitter::new(options, params.epilogue);
         let base = k.dynamic_shared(1024);
-        let layout = self.layout();
         let thread = k.special(Special::TidX);
         let warp = hopper::warp_number(k, thread);
         k.if_(k.setp(Compare::Eq, thread, 0u32), || layout.initialize(k, base));
-        k.bar_sync();
+        if self.paired {
+            k.cluster(PAIR);
+            k.cluster_sync();
+        } else {
+            k.bar_sync();
+        }
         hopper::roles(
             k,
             warp,
@@ -210,5 +230,9 @@ impl hopper::Body for HopperProduct {
                 Consumer::new(k, layout, base, warp).run::<P>(k, &schedule, &epilogue, &c);
             },
         );
+        if self.paired {
+            k.comment("the other block has arrived at the last barriers of this one");
+            k.cluster_sync();
+        }
     }
 }

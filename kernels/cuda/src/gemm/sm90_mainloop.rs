@@ -3,7 +3,7 @@
 //! ```text
 //! barrier      arrivals of a phase                              bytes       who waits          parity of the first wait
 //! full[s]      the producer                                     a stage     its readers        0
-//! empty[s]     a lane of every warp that reads the stage                    the producer       1: a new barrier passes
+//! empty[s]     a lane of every warp of the pair that reads the stage        the producer       1: a new barrier passes
 //! turn[g]      a lane of every warp of the other warpgroup                  warpgroup g        1 for g = 0, 0 for g = 1
 //! ```
 //!
@@ -23,6 +23,8 @@ use ptx::{
     Pred, Ptr, Reg, S32, Shared, Special, Swizzle, TensorMap, Tile, U32, U64, descriptor,
 };
 
+/// Blocks of a cluster that share B.
+pub(super) const PAIR: u32 = 2;
 /// Consumer warps.
 const WARPS: u32 = 8;
 /// Bytes of 64 elements: a row of a box.
@@ -40,6 +42,8 @@ pub(super) struct PipelineLayout {
     pub tile: HopperTile,
     /// True if k runs along the rows in memory: for A, for B.
     pub along_k: [bool; 2],
+    /// Blocks of a cluster, 1 or [`PAIR`]; those of a pair share their tiles' columns of B.
+    pub ranks: u32,
 }
 
 impl PipelineLayout {
@@ -48,6 +52,11 @@ impl PipelineLayout {
 
     const fn stage_bytes(self) -> u32 {
         Self::A + self.tile.n * ROW
+    }
+
+    /// Rows in shared memory of a box of B that one block of a pair loads.
+    pub(super) const fn half_of_b(self) -> u32 {
+        if self.along_k[1] { self.tile.n / PAIR } else { HopperTile::K / PAIR }
     }
 
     const fn sums(self) -> u32 {
@@ -96,7 +105,7 @@ impl PipelineLayout {
     /// their last k-tile.
     pub(super) fn initialize(self, k: &Entry, base: Ptr<Shared>) {
         k.comment("the barriers of the ring");
-        let readers = WARPS / self.blocks();
+        let readers = self.ranks * WARPS / self.blocks();
         for stage in 0..self.tile.stages {
             k.mbarrier_init(base.at((self.full() + 8 * stage) as i32), 1);
             k.mbarrier_init(base.at((self.empty() + 8 * stage) as i32), readers);
@@ -198,6 +207,7 @@ impl HopperProductArgs {
 /// Tile scheduler: the tiles and splits of a launch, divided among its blocks.
 pub(super) struct Schedule {
     tile: HopperTile,
+    ranks: u32,
     m: Reg<U32>,
     n: Reg<U32>,
     k: Reg<U32>,
@@ -210,7 +220,7 @@ pub(super) struct Schedule {
 
 /// A tile of a split.
 struct Work {
-    /// Index among the tiles of all splits.
+    /// Index among the tiles of all splits, those of a cluster counted once.
     unit: Reg<U32>,
     /// First row and first column of C.
     origin: [Reg<U32>; 2],
@@ -222,25 +232,37 @@ struct Work {
 }
 
 impl Schedule {
-    pub(super) fn new(k: &Entry, tile: HopperTile, params: &HopperProductParams) -> Self {
+    pub(super) fn new(k: &Entry, layout: PipelineLayout, params: &HopperProductParams) -> Self {
+        let PipelineLayout { tile, ranks, .. } = layout;
         let [m, n, depth] = [&params.m, &params.n, &params.k].map(|size| size.load(k));
         let leading = params.ldc.clone();
         let [k_step, k_chunk, layers, stride_c] =
             [&params.k_step, &params.k_chunk, &params.layers, &params.stride_c].map(Param::clone);
-        Self { tile, m, n, k: depth, leading, k_step, k_chunk, layers, stride_c }
+        Self { tile, ranks, m, n, k: depth, leading, k_step, k_chunk, layers, stride_c }
     }
 
-    /// Number of tiles along the rows and the columns of C, and of all tiles of a split.
+    /// Rows of C of a cluster's tiles.
+    fn rows(&self) -> u32 {
+        self.ranks * HopperTile::M
+    }
+
+    /// `blocks` in clusters.
+    fn clusters(&self, k: &Entry, blocks: Special) -> Reg<U32> {
+        let blocks = k.special(blocks);
+        if self.ranks == 1 { blocks } else { k.shr(blocks, self.ranks.ilog2()) }
+    }
+
+    /// Number of a cluster's tiles along the rows and the columns of C, and of all of them in a split.
     fn grid(&self, k: &Entry) -> ([Reg<U32>; 2], Reg<U32>) {
-        let grid = [tiles(k, self.m, HopperTile::M), tiles(k, self.n, self.tile.n)];
+        let grid = [tiles(k, self.m, self.rows()), tiles(k, self.n, self.tile.n)];
         (grid, k.mul_lo(grid[0], grid[1]))
     }
 
-    /// Emits a loop of `body` over the tiles of this block, split after split, with stride gridDim.x; with ping-pong over
-    /// every second of them, from `turn` on.
+    /// Emits a loop of `body` over the tiles of this block, split after split, with the number of clusters as stride; with
+    /// ping-pong over every second of them, from `turn` on.
     fn each(&self, k: &Entry, turn: Option<Reg<U32>>, body: impl FnOnce(&Work)) {
         let all = k.mul_lo(self.grid(k).1, k.ld_param(self.layers.clone()));
-        let (mut first, mut step) = (k.special(Special::CtaidX), k.special(Special::NctaidX));
+        let (mut first, mut step) = (self.clusters(k, Special::CtaidX), self.clusters(k, Special::NctaidX));
         if let Some(turn) = turn {
             (first, step) = (k.add(first, k.mul_lo(turn, step)), k.shl(step, 1));
         }
@@ -249,7 +271,11 @@ impl Schedule {
             let (grid, in_split) = self.grid(k);
             let split = k.div_u32(unit, in_split);
             let index = k.sub(unit, k.mul_lo(split, in_split));
-            let origin = tile_origin(k, [HopperTile::M, self.tile.n], grid, index, GROUP);
+            let mut origin = tile_origin(k, [self.rows(), self.tile.n], grid, index, GROUP / self.ranks);
+            if self.ranks > 1 {
+                let rank = k.special(Special::ClusterRank);
+                origin[0] = k.add(origin[0], k.shl(rank, HopperTile::M.ilog2()));
+            }
             let (k_begin, k_tiles) = self.k_tiles(k, split);
             body(&Work { unit, origin, split, k_begin, k_tiles });
         });
@@ -264,7 +290,7 @@ impl Schedule {
 
     /// Advances `state` past the k-tiles of the tile before `work`, if this block has one.
     fn skip_before(&self, k: &Entry, state: &PipelineState, work: &Work) {
-        let blocks = k.special(Special::NctaidX);
+        let blocks = self.clusters(k, Special::NctaidX);
         k.if_(k.setp(Compare::Ge, work.unit, blocks), || {
             let split = k.div_u32(k.sub(work.unit, blocks), self.grid(k).1);
             state.skip(k, self.k_tiles(k, split).1);
@@ -292,13 +318,44 @@ impl Producer<'_> {
                 let full = state.barrier(k, base, layout.full());
                 k.mbarrier_arrive_expect(full, layout.stage_bytes());
                 let stage = k.index(base, state.stage, layout.stage_bytes());
-                for operand in [0, 1] {
-                    self.load(k, operand, maps[operand], stage, work.origin[operand], depth, full);
+                self.load(k, 0, maps[0], stage, work.origin[0], depth, full);
+                if layout.ranks == 1 {
+                    self.load(k, 1, maps[1], stage, work.origin[1], depth, full);
+                } else {
+                    self.multicast_b(k, maps[1], stage, work.origin[1], depth, full);
                 }
                 k.add_into(depth, depth, HopperTile::K);
                 state.advance(k);
             });
         });
+    }
+
+    /// Issues the TMA loads of this block's half of B's part of a k-tile into both blocks of the pair: half of the columns, or
+    /// of k where it runs down the columns, since a box of 64 columns does not halve.
+    fn multicast_b(
+        &self,
+        k: &Entry,
+        map: Ptr<Generic>,
+        stage: Ptr<Shared>,
+        origin: Reg<U32>,
+        depth: Reg<U32>,
+        full: Address<Shared>,
+    ) {
+        let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
+        let half = self.layout.half_of_b();
+        let rank = k.special(Special::ClusterRank);
+        let (stage, first) = (k.index(stage, rank, half * ROW), k.mul_lo(rank, half));
+        let ranks = (1 << PAIR) - 1;
+        let at = |box_of: u32| stage.at((PipelineLayout::A + box_of * BOX) as i32);
+        if self.layout.along_k[1] {
+            k.tensor_multicast(at(0), map, [signed(depth), signed(k.add(origin, first))], full, ranks);
+        } else {
+            let depth = signed(k.add(depth, first));
+            for i in 0..self.layout.tile.n / 64 {
+                let column = if i == 0 { origin } else { k.add(origin, 64 * i) };
+                k.tensor_multicast(at(i), map, [signed(column), depth], full, ranks);
+            }
+        }
     }
 
     /// Issues the TMA loads of one operand's part of a k-tile.
@@ -333,7 +390,7 @@ pub(super) struct Consumer {
     group: Reg<U32>,
     /// Index among the eight consumer warps.
     warp: Reg<U32>,
-    /// True if this lane arrives for its warp.
+    /// True if this lane arrives for its warp, at the block of its own number if there are several.
     arrives: Reg<Pred>,
     /// Descriptors of the rows of A and of B in the first stage.
     operands: [Reg<U64>; 2],
@@ -343,7 +400,8 @@ impl Consumer {
     /// For warp `warp` of the eight.
     pub(super) fn new(k: &Entry, layout: PipelineLayout, base: Ptr<Shared>, warp: Reg<U32>) -> Self {
         let group = k.shr(warp, 2);
-        let arrives = k.setp(Compare::Eq, k.special(Special::LaneId), 0u32);
+        let lane = k.special(Special::LaneId);
+        let arrives = if layout.ranks == 1 { k.setp(Compare::Eq, lane, 0u32) } else { k.lt(lane, layout.ranks) };
         // If k runs down columns, each box has 64 columns.
         let constant = [0, 1].map(|operand| {
             let leading = if layout.along_k[operand] { 16 } else { BOX };
@@ -375,12 +433,18 @@ impl Consumer {
                 state.advance(k);
             });
             if let Some(turns) = &turns {
-                k.when(self.arrives, || k.mbarrier_arrive(turns.other));
+                let first = if layout.ranks == 1 { self.arrives } else { self.first(k) };
+                k.when(first, || k.mbarrier_arrive(turns.other));
             }
             k.wgmma_wait(0);
             self.release(k, &state, self.arrives);
             self.finish(k, schedule, epilogue, c, work, &sums);
         });
+    }
+
+    /// Whether this is the first lane of its warp.
+    fn first(&self, k: &Entry) -> Reg<Pred> {
+        k.setp(Compare::Eq, k.special(Special::LaneId), 0u32)
     }
 
     /// Ping-pong barriers of this warpgroup and the other.
@@ -417,7 +481,12 @@ impl Consumer {
     /// Releases the stage before `state` for this warp, if `condition`.
     fn release(&self, k: &Entry, state: &PipelineState, condition: Reg<Pred>) {
         let empty = k.slot(self.base, state.before(k), 8).at(self.layout.empty() as i32);
-        k.when(condition, || k.mbarrier_arrive(empty));
+        if self.layout.ranks == 1 {
+            k.when(condition, || k.mbarrier_arrive(empty));
+        } else {
+            let lane = k.special(Special::LaneId);
+            k.if_(condition, || k.mbarrier_arrive_at(empty, lane));
+        }
     }
 
     /// Applies the epilogue to the warp's rows of the tile, 16 of each block of 64 rows of its warpgroup, and stores them.

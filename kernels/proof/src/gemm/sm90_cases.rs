@@ -38,7 +38,8 @@ pub(crate) fn programs() -> Vec<Program> {
     all.push(product(&Gemm::tt(8, 8, 8), bf16, bf16, EpilogueKind::None, HopperTile::SQUARE));
     all.push(product(&nt, Storage::F16, Storage::F16, EpilogueKind::None, HopperTile::WIDE));
     all.push(HopperProduct { aligned: false, ..product(&nt, bf16, bf16, EpilogueKind::Bias, HopperTile::SQUARE) });
-    all.iter().map(HopperProduct::program).collect()
+    let paired: Vec<_> = all.iter().map(|product| HopperProduct { paired: true, ..*product }).collect();
+    all.iter().chain(&paired).map(HopperProduct::program).collect()
 }
 
 /// Specialization for operands stored as `x` and C stored as `y`; `None` if TMA does not support the operands.
@@ -90,7 +91,7 @@ mod tests {
     const EPILOGUE: EpilogueKind = EpilogueKind::BiasDropoutResidual { dropout: true, residual: true };
 
     /// The pipeline continues across tiles and wraps around, with every tile size and in every form. The block that
-    /// computes a tile does not change its bits.
+    /// computes a tile does not change its bits, nor does a pair of blocks that share B.
     #[test]
     fn results_are_the_same_bits_for_any_number_of_blocks() {
         for (form, a, b) in FORMS {
@@ -99,18 +100,18 @@ mod tests {
             let (exact, naive) = (problem.define::<f64>(), problem.naive_errors());
             let product = problem.hopper().expect("rows of whole chunks");
             for tile in HopperTile::ALL {
-                let product = HopperProduct { tile, ..product };
-                let run = |blocks| {
+                let run = |paired, blocks| {
                     let gpu = GpuRunner::simulator(Sm::Sm90a);
+                    let product = HopperProduct { tile, paired, ..product };
                     let ran = problem.simulate_hopper(&gpu, &product, blocks, Approximation::Device);
-                    ran.unwrap_or_else(|error| panic!("{form} {tile:?}, {blocks} blocks: {error}"))
+                    ran.unwrap_or_else(|error| panic!("{form} {tile:?}, {blocks} blocks, paired {paired}: {error}"))
                 };
-                let (c, pre) = run(1);
+                let (c, pre) = run(false, 1);
                 problem.hold(&c, &pre, naive, &exact).unwrap_or_else(|error| panic!("{form} {tile:?}: {error}"));
                 let bits = |c: &[bf16]| c.iter().map(|c| c.to_bits()).collect::<Vec<_>>();
-                for blocks in [3, 132] {
-                    let same = bits(&run(blocks).0) == bits(&c);
-                    assert!(same, "{form} {tile:?}: {blocks} blocks give other bits than 1");
+                for (paired, blocks) in [(false, 3), (false, 132), (true, 2), (true, 132)] {
+                    let same = bits(&run(paired, blocks).0) == bits(&c);
+                    assert!(same, "{form} {tile:?}: {blocks} blocks, paired {paired}, give other bits than 1");
                 }
             }
         }
