@@ -88,12 +88,13 @@ fn cases() -> Vec<Case> {
             all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, DType::Bf16, m, n, k)));
         }
     }
-    // Hopper's wide tiles: several of them, all their rows; and unaligned rows of C.
+    // Hopper's wide tiles: several of them, all their rows; and unaligned rows of C, in one block and in a pair.
     for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
         all.extend(["tn", "tt"].map(|form| case(form, PLAIN, DType::Bf16, m, n, k)));
     }
     all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 40, 125, 72));
     all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 264, 13, 392));
+    all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 136, 13, 72));
     all.extend(variants::cases());
     // On tiles: partial ones, partial blocks and sections of k, several blocks.
     for precision in [Precision::Bf16, Precision::Bf16x3, Precision::Bf16x6] {
