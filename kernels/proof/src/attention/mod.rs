@@ -44,8 +44,11 @@ const SIZES: [[usize; 4]; 17] = [
 /// Sequences with more tiles of keys than Hopper's pipeline has stages; only in bf16.
 const LONG_PIPELINES: [[usize; 4]; 2] = [[1, 280, 1, 128], [1, 330, 1, 64]];
 
-/// Variant in f16, with dropout.
-const F16: &str = "dropout_f16";
+/// [B, S, A, D] with sequences of S tokens and fewer, so that Hopper's kernels skip tiles and mask the keys of the first.
+const RAGGED: [[usize; 4]; 3] = [[3, 200, 1, 64], [3, 100, 1, 64], [3, 140, 1, 128]];
+
+/// Variant in f16, with dropout and sequences as in [`RAGGED`].
+const F16: &str = "ragged_dropout_f16";
 
 /// Rate of the variants with dropout.
 const RATE: f32 = 0.1;
@@ -64,29 +67,39 @@ fn cases() -> Vec<Case> {
         }
     }
     // Only a GPU has f16. Sequences of 100 take Hopper's kernel for short ones.
-    all.extend([100, 140].into_iter().flat_map(|s| {
-        Pass::ALL.map(|pass| Case {
-            pass,
-            dtype: DType::Bf16,
-            variant: F16.into(),
-            dims: vec![("B", 1), ("S", s), ("A", 1), ("D", 64)],
-        })
-    }));
+    let ragged = RAGGED.into_iter().flat_map(|size| ["ragged", "ragged_dropout"].map(|variant| (variant, size)));
+    for (variant, [b, s, a, d]) in ragged.chain([(F16, RAGGED[0]), (F16, RAGGED[1])]) {
+        let dims = vec![("B", b), ("S", s), ("A", a), ("D", d)];
+        let case = |pass| Case { pass, dtype: DType::Bf16, variant: variant.into(), dims: dims.clone() };
+        all.extend(Pass::ALL.map(case));
+    }
     all
+}
+
+/// Lengths of the sequences of a case: S, in ragged batches S/B less for each.
+fn lengths(case: &Case) -> impl Iterator<Item = usize> {
+    let [b, s] = ["B", "S"].map(|letter| case.dim(letter));
+    let is_ragged = case.variant.starts_with("ragged");
+    (0..b).map(move |i| if is_ragged { s - i * s / b } else { s })
+}
+
+fn cu_seqlens(case: &Case) -> Vec<u32> {
+    let ends = lengths(case).scan(0, |end, length| {
+        *end += length as u32;
+        Some(*end)
+    });
+    [0].into_iter().chain(ends).collect()
 }
 
 /// Cost of a case: two products forward and five backward; the exponential of a score counts as one operation.
 fn cost(case: &Case) -> Cost {
-    let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter) as u64);
+    let [a, d] = ["A", "D"].map(|letter| case.dim(letter) as u64);
     let (matrices, flops) = match case.pass {
         Pass::Forward => (4, 4 * d + 1),
         Pass::Backward => (8, 10 * d + 1),
     };
-    let tokens = b * s;
-    Cost {
-        flops: flops * tokens * s * a,
-        bytes: matrices * tokens * a * d * case.dtype.bytes() as u64 + 4 * tokens * a,
-    }
+    let [tokens, scores] = [1, 2].map(|power| lengths(case).map(|length| (length as u64).pow(power)).sum::<u64>());
+    Cost { flops: flops * scores * a, bytes: matrices * tokens * a * d * case.dtype.bytes() as u64 + 4 * tokens * a }
 }
 
 /// Maximum scores of a case for which the f32 program is simulated.
@@ -113,11 +126,11 @@ fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
 const GRADIENTS: [&str; 3] = ["dq", "dk", "dv"];
 
 fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
-    let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
+    let [s, a, d] = ["S", "A", "D"].map(|letter| case.dim(letter));
     let mut spec = Attention::new(a, d);
-    spec.dropout = (case.variant == "dropout").then_some(DROPOUT);
-    let (tokens, h, ld) = (b * s, spec.hidden(), 3 * spec.hidden());
-    let cu_seqlens: Vec<u32> = (0..=b).map(|i| (i * s) as u32).collect();
+    spec.dropout = case.variant.contains("dropout").then_some(DROPOUT);
+    let (tokens, h, ld) = (lengths(case).sum::<usize>(), spec.hidden(), 3 * spec.hidden());
+    let cu_seqlens = cu_seqlens(case);
     let qkv = on.uniform::<X>(1, tokens * ld, 2.0);
     let [q, k, v] = [0, h, 2 * h].map(|start| qkv.get(start..).unwrap_or(&[]));
     let operands = Operands { sequences: (&cu_seqlens).into(), q, k, v, ld };
@@ -177,10 +190,10 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
 /// Checks f16 on a GPU against the definition on the same elements. The results of the naive implementation are rounded to
 /// f16.
 fn check_f16(case: &Case, gpu: &GpuRunner<'_>) -> Result<f64, String> {
-    let [b, s, a, d] = ["B", "S", "A", "D"].map(|letter| case.dim(letter));
+    let [a, d] = ["A", "D"].map(|letter| case.dim(letter));
     let spec = Attention { dropout: Some(DROPOUT), ..Attention::new(a, d) };
-    let (tokens, h, ld) = (b * s, spec.hidden(), 3 * spec.hidden());
-    let cu_seqlens: Vec<u32> = (0..=b).map(|i| (i * s) as u32).collect();
+    let (tokens, h, ld) = (lengths(case).sum::<usize>(), spec.hidden(), 3 * spec.hidden());
+    let cu_seqlens = cu_seqlens(case);
     let random = |seed, len, scale| uniform::<f32>(seed, len, scale).into_iter().map(f16::from_f32).collect::<Vec<_>>();
     let round = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect::<Vec<f32>>();
     let single = |x: &[f16]| x.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();

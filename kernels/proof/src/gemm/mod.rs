@@ -82,14 +82,14 @@ fn cases() -> Vec<Case> {
         all.push(case(form, epilogue, DType::Bf16, 264, 40, 184));
     }
     // The same with every epilogue and more k-tiles per tile than stages, so that a ping-pong consumer waits for its
-    // turn; and all columns and rows of a tile.
+    // turn; all columns and rows of a tile; and several tiles of a pair of blocks.
     for (form, ..) in &FORMS[..2] {
-        for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
+        for (m, n, k) in [(16, 392, 264), (136, 200, 72), (392, 8, 328)] {
             all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, DType::Bf16, m, n, k)));
         }
     }
     // Hopper's wide tiles: several of them, all their rows; and unaligned rows of C, in one block and in a pair.
-    for (m, n, k) in [(16, 392, 264), (136, 200, 72)] {
+    for (m, n, k) in [(16, 392, 264), (136, 200, 72), (392, 8, 328)] {
         all.extend(["tn", "tt"].map(|form| case(form, PLAIN, DType::Bf16, m, n, k)));
     }
     all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 40, 125, 72));

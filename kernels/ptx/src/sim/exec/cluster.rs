@@ -130,9 +130,10 @@ impl Machine<'_> {
         let (version, index) = (block.version, block.rank * self.warps + w);
         let warp = &mut block.warps[w];
         let barrier = &mut self.cluster.barrier;
-        let arrived = barrier.warps.get(index).copied().unwrap_or(0);
-        if arrived == 0 {
-            let message = || "waits for the cluster barrier before it arrives at it".to_string();
+        let at = |phases: &[u64]| phases.get(index).copied().unwrap_or(0);
+        let arrived = at(&barrier.warps);
+        if arrived == at(&barrier.waited) {
+            let message = || "waits for the cluster barrier and has not arrived at it since its last wait".to_string();
             self.report(FindingKind::Barrier, block, issue.first(), None, message);
             return Flow::Next;
         }

@@ -61,6 +61,8 @@ fn the_cluster_barrier_waits_for_all_threads_that_have_not_ended() {
     pair(&format!("setp.eq.u32 %p0, %rank, 0; @%p0 bra $end; {SYNC} st.global.u32 [%own], %t; $end:")).agree();
     pair(&format!("setp.eq.u32 %p0, %rank, 0; @%p0 bra $end; {SYNC} $end: {SYNC}")).agree();
     pair("barrier.cluster.arrive.aligned; barrier.cluster.arrive.aligned;").found(FindingKind::Barrier);
+    pair("barrier.cluster.wait.aligned;").found(FindingKind::Barrier);
+    pair(&format!("{SYNC} barrier.cluster.wait.aligned;")).found(FindingKind::Barrier);
 }
 
 /// Block 0 waits for the 64 threads of block 1, which write its tile and arrive at its mbarrier.
