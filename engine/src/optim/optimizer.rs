@@ -23,7 +23,7 @@ use kernels::{
     optimizer as kernel,
     optimizer::{Segment, Step},
 };
-use kernels_cuda::optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update};
+use kernels_cuda::optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, Update};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, ops::Range};
 
@@ -241,18 +241,16 @@ impl Optimizer {
                 OptimizerKind::AdamW => {
                     let update = Update::AdamW { half: writes_half };
                     let arguments = AdamWArgs { blocks, scale, grads, params, m, v, half, hyper };
-                    gpu.run(&update, update.launch(cut), &arguments)
+                    gpu.run(&update, cut.launch(), &arguments)
                 }
                 OptimizerKind::Lamb => {
-                    let (norms, tensors) = (norms.address_mut(), tensors.address());
-                    let arguments = MomentsArgs { blocks, scale, grads, params, m, v, norms, hyper };
-                    gpu.run(&Update::Moments, Update::Moments.launch(cut), &arguments)?;
-                    let arguments = RatiosArgs { tensors, scale, norms, ratios };
-                    gpu.run(&Update::Ratios, Update::Ratios.launch(cut), &arguments)?;
+                    let (norms, tensors) = (norms.address_mut(), tensors.address_mut());
+                    let arguments = MomentsArgs { blocks, scale, grads, params, m, v, tensors, norms, ratios, hyper };
+                    gpu.run(&Update::Moments, cut.launch(), &arguments)?;
                     let update = Update::Apply { half: writes_half };
                     let hyper = hyper.without_moments();
                     let arguments = ApplyArgs { blocks, scale, params, m, v, ratios, half, hyper };
-                    gpu.run(&update, update.launch(cut), &arguments)
+                    gpu.run(&update, cut.launch(), &arguments)
                 }
             }
         })?;

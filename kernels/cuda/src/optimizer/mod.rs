@@ -3,7 +3,7 @@
 //! ```text
 //! g = scale·gradient      m = β1·m + (1-β1)·g      v = β2·v + (1-β2)·g²      u = m·c_m / (√(v·c_v) + ε) [+ λ·w]
 //! AdamW   w = w - lr·u                              one launch
-//! LAMB    w = w - lr·(‖w‖/‖u‖)·u                    three: moments and norms of blocks, ratios of tensors, weights
+//! LAMB    w = w - lr·(‖w‖/‖u‖)·u                    two: moments, norms of blocks and ratios of tensors; weights
 //! ```
 //!
 //! The host cuts the tensors into blocks of at most [`BLOCK`] elements, never across tensors ([`Blocks`]); a thread block
@@ -11,11 +11,12 @@
 //!
 //! ```text
 //! params, m, v   ├─ word table ─┼─ W_map ─┼b┼─ W_q ...          blocks [blocks, 4]: start, length, tensor, decays
-//! blocks         ├──┼──┼──┼──┼──┼──┼──┼──┼─┼──┼──┼──┼─┤          tensors [tensors, 4]: first block, blocks, adapts, 0
+//! blocks         ├──┼──┼──┼──┼──┼──┼──┼──┼─┼──┼──┼──┼─┤          tensors [tensors, 4]: first block, blocks, adapts, counter
 //!
 //! __global__ adamw(blocks, scale, grads, params, m, v, [half], lr, .. λ)
-//! __global__ moments(blocks, scale, grads, params, m, v, norms, lr, .. λ)           norms [blocks, 2] f64: Σw², Σu²
-//! __global__ ratios(tensors, scale, norms, ratios)                                  a block a tensor, blocks in order
+//! __global__ moments(blocks, scale, grads, params, m, v, tensors, norms, ratios, lr, .. λ)
+//!                                                                                   norms [blocks, 2] f64: Σw², Σu²
+//!     the last block of a tensor to end adds its norms in the order of the blocks: ratios [tensors]
 //! __global__ apply(blocks, scale, params, m, v, ratios, [half], lr, .. λ)
 //! ```
 //!
@@ -28,7 +29,7 @@
 use crate::{
     arguments::{Address as DeviceAddress, Load, all, arguments},
     program::{Name, Program},
-    reduce::add_block,
+    reduce::{add_block, last_block},
 };
 use kernels::optimizer::{AdamConfig, Segment, Step, corrections};
 use ptx::{Address, Compare, Entry, F32, F64, Global, Launch, Param, Ptr, Read, Reg, Sm, Special, Storage, U32};
@@ -43,7 +44,7 @@ pub const BLOCK: usize = 4096;
 pub struct Blocks {
     /// [blocks, 4]: first parameter, number of parameters, tensor, 1 if it decays.
     pub blocks: Vec<[u32; 4]>,
-    /// [tensors, 4]: first block, number of blocks, 1 if it adapts, 0.
+    /// [tensors, 4]: first block, number of blocks, 1 if it adapts, counter of blocks that is 0 between launches.
     pub tensors: Vec<[u32; 4]>,
 }
 
@@ -65,6 +66,12 @@ impl Blocks {
         }
         Self { blocks, tensors }
     }
+
+    /// Launch of an update; `None` if there is nothing to update.
+    pub fn launch(&self) -> Option<Launch> {
+        let count = self.blocks.len();
+        (count > 0).then_some(Launch { grid: [count as u32, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
+    }
 }
 
 /// Specialization of the optimizers' kernels.
@@ -75,10 +82,8 @@ pub enum Update {
         /// True if the bf16 copy of the parameters is written.
         half: bool,
     },
-    /// LAMB: m, v and the norms of blocks.
+    /// LAMB: m, v, the norms of blocks and ‖w‖ / ‖u‖ of tensors.
     Moments,
-    /// LAMB: ‖w‖ / ‖u‖ of tensors.
-    Ratios,
     /// LAMB: the parameters.
     Apply {
         /// True if their bf16 copy is written.
@@ -88,11 +93,10 @@ pub enum Update {
 
 impl Update {
     /// All specializations.
-    pub const ALL: [Update; 6] = [
+    pub const ALL: [Update; 5] = [
         Update::AdamW { half: true },
         Update::AdamW { half: false },
         Update::Moments,
-        Update::Ratios,
         Update::Apply { half: true },
         Update::Apply { half: false },
     ];
@@ -102,17 +106,10 @@ impl Update {
         let (operation, half) = match self {
             Update::AdamW { half } => ("optimizer.adamw", half),
             Update::Moments => ("optimizer.moments", false),
-            Update::Ratios => ("optimizer.ratios", false),
             Update::Apply { half } => ("optimizer.apply", half),
         };
         let parts = [if half { "f32bf16" } else { "f32" }, sm.name(), &BLOCK.to_string()];
         Name::new(operation, &parts)
-    }
-
-    /// Launch; `None` if there is nothing to update.
-    pub fn launch(self, blocks: &Blocks) -> Option<Launch> {
-        let count = if self == Update::Ratios { blocks.tensors.len() } else { blocks.blocks.len() };
-        (count > 0).then_some(Launch { grid: [count as u32, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 })
     }
 
     /// Emits the program for `sm`.
@@ -123,7 +120,6 @@ impl Update {
             match self {
                 Update::AdamW { half } => write_adamw(k, half),
                 Update::Moments => write_moments(k),
-                Update::Ratios => write_ratios(k),
                 Update::Apply { half } => write_apply(k, half),
             }
         })
@@ -241,9 +237,9 @@ fn write_adamw(k: &Entry, half: bool) {
 
 fn write_moments(k: &Entry) {
     let declared = MomentsArgs::declare(k, &all);
-    let MomentsParams { blocks, scale, grads, params, m, v, norms, hyper } = &declared;
-    let [blocks, scale, grads, params, m, v, norms] =
-        [blocks, scale, grads, params, m, v, norms].map(|param| param.load(k));
+    let MomentsParams { blocks, scale, grads, params, m, v, tensors, norms, ratios, hyper } = &declared;
+    let [blocks, scale, grads, params, m, v, tensors, norms, ratios] =
+        [blocks, scale, grads, params, m, v, tensors, norms, ratios].map(|param| param.load(k));
     let scale = load_scale(k, scale);
     let part = Part::load(k, blocks);
     let direction = Direction::load(k, hyper, &part, scale);
@@ -261,21 +257,28 @@ fn write_moments(k: &Entry) {
     for (i, (name, sum)) in (0..).zip(["tree_w", "tree_u"].into_iter().zip(sums)) {
         add_block(k, name, thread, k.cvt_f64(sum), |total| k.st(to.at(8 * i), [total]));
     }
+    let tensor = k.index(tensors, part.tensor, 16u32);
+    let ([first, count], [adapts]) = (k.ld::<U32, 2>(tensor.at(0)), k.ld::<U32, 1>(tensor.at(8)));
+    last_block(k, thread, tensor.at(12), k.sub(count, 1u32), || {
+        write_ratio(k, thread, norms, [first, count, adapts], number(k, ratios, part.tensor));
+    });
 }
 
-fn write_ratios(k: &Entry) {
-    let RatiosParams { tensors, scale, norms, ratios } = &RatiosArgs::declare(k, &all);
-    let [tensors, scale, norms, ratios] = [tensors, scale, norms, ratios].map(|param| param.load(k));
-    load_scale(k, scale);
-    let (thread, tensor) = (k.special(Special::TidX), k.special(Special::CtaidX));
-    let [first, count, adapts, _] = k.ld::<U32, 4>(k.index(tensors, tensor, 16u32).at(0));
-    let sums = ["sum_w", "sum_u"].map(|name| k.variable::<F64>(name, 0.0f64));
+/// Adds the norms of a tensor's blocks and stores its ratio at `to`.
+fn write_ratio(
+    k: &Entry,
+    thread: Reg<U32>,
+    norms: Ptr<Global>,
+    [first, count, adapts]: [Reg<U32>; 3],
+    to: Address<Global>,
+) {
+    let sums = ["total_w", "total_u"].map(|name| k.variable::<F64>(name, 0.0f64));
     k.for_(k.add(first, thread), k.add(first, count), THREADS, |block| {
         let [w, u] = k.ld::<F64, 2>(k.index(norms, block, 16u32).at(0));
         sums.into_iter().zip([w, u]).for_each(|(sum, x)| k.add_into(sum, sum, x));
     });
     let mut totals = Vec::new();
-    for (name, sum) in ["tree_w", "tree_u"].into_iter().zip(sums) {
+    for (name, sum) in ["last_tree_w", "last_tree_u"].into_iter().zip(sums) {
         let total = k.variable::<F64>("total", 0.0f64);
         add_block(k, name, thread, sum, |sum| k.assign(total, sum));
         totals.push(k.sqrt(total));
@@ -284,7 +287,7 @@ fn write_ratios(k: &Entry) {
         // A NaN norm compares unequal to 0, so the ratio and the weights become NaN.
         let zero = |x| k.setp(Compare::Eq, x, 0.0f64);
         let plain = k.or(k.setp(Compare::Eq, adapts, 0u32), k.or(zero(totals[0]), zero(totals[1])));
-        k.st(number(k, ratios, tensor), [k.selp(1.0f32, k.cvt_f32_f64(k.div(totals[0], totals[1])), plain)]);
+        k.st(to, [k.selp(1.0f32, k.cvt_f32_f64(k.div(totals[0], totals[1])), plain)]);
     });
 }
 
@@ -389,24 +392,14 @@ arguments! {
         m: DeviceAddress,
         /// `[P]` f32
         v: DeviceAddress,
-        /// [blocks, 2] f64: Σ w², Σ u²
-        norms: DeviceAddress,
-        /// Numbers.
-        hyper: Hyper,
-    }
-}
-
-arguments! {
-    /// Arguments of [`Update::Ratios`].
-    RatiosArgs, declared as RatiosParams {
         /// [`Blocks::tensors`]
         tensors: DeviceAddress,
-        /// One f32
-        scale: DeviceAddress,
-        /// [blocks, 2] f64
+        /// [blocks, 2] f64: Σ w², Σ u²
         norms: DeviceAddress,
-        /// `[tensors]` f32
+        /// `[tensors]` f32, written for tensors with blocks.
         ratios: DeviceAddress,
+        /// Numbers.
+        hyper: Hyper,
     }
 }
 

@@ -235,7 +235,7 @@ impl ColumnBlock {
 
 /// Calls `finish` in the last of the blocks that count to `last`, in all its threads; it sees the stores of all of them. The
 /// counter is then 0 again.
-fn last_block(k: &Entry, thread: Reg<U32>, counter: At<Global>, last: Reg<U32>, finish: impl FnOnce()) {
+pub(crate) fn last_block(k: &Entry, thread: Reg<U32>, counter: At<Global>, last: Reg<U32>, finish: impl FnOnce()) {
     k.comment("the last block to end");
     let before: Ptr<Shared> = k.shared_array("before", 4, 4);
     k.bar_sync();

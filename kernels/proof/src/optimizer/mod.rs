@@ -6,7 +6,7 @@ mod tests;
 
 use crate::entry::*;
 use kernels::optimizer::{AdamConfig, Buffers, Segment, Step, adamw, lamb, lamb_scratch_len};
-use kernels_cuda::optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, RatiosArgs, Update};
+use kernels_cuda::optimizer::{AdamWArgs, ApplyArgs, Blocks, Hyper, MomentsArgs, Update};
 
 /// LAMB and AdamW.
 pub const OPERATION: Operation = Operation { name: "optimizer", cases, cost, check, ptx };
@@ -76,16 +76,16 @@ fn simulate(
     let [params, mean, square] = [("params", &*w), ("m", &*m), ("v", &*v)].map(|(name, x)| device.buffer(name, x));
     let copy = device.buffer("half", &vec![bf16::NAN; w.len()]);
     let norms = device.unwritten::<f64>("norms", 2 * table.blocks.len());
-    let ratios = device.unwritten::<f32>("ratios", segments.len());
+    // Ratios of tensors without elements are not written.
+    let ratios = device.buffer("ratios", &vec![1.0f32; segments.len()]);
     let (hyper, exact) = (Hyper::new(hyper, step), Approximation::Device);
     let (m_at, v_at, grads, of_half) = (mean, square, gradients, half.then_some(copy));
-    let of = |update: Update| (update.program(gpu.sm()), update.launch(&table));
+    let of = |update: Update| (update.program(gpu.sm()), table.launch());
     if lamb {
         let (program, launch) = of(Update::Moments);
-        let arguments = MomentsArgs { blocks, scale, grads, params, m: m_at, v: v_at, norms, hyper };
+        let (m, v) = (m_at, v_at);
+        let arguments = MomentsArgs { blocks, scale, grads, params, m, v, tensors, norms, ratios, hyper };
         device.start(&program, launch, &arguments, exact)?;
-        let (program, launch) = of(Update::Ratios);
-        device.start(&program, launch, &RatiosArgs { tensors, scale, norms, ratios }, exact)?;
         let (program, launch) = of(Update::Apply { half });
         let hyper = hyper.without_moments();
         let arguments = ApplyArgs { blocks, scale, params, m: m_at, v: v_at, ratios, half: of_half, hyper };
