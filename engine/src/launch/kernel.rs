@@ -8,7 +8,7 @@ use kernels_cuda::{
     cross_entropy::Rows,
     dropout::Apply,
     elementwise::{Function, Map, MapArgs, Part, PartArgs},
-    embedding::{AddPieces, Gather, SumPieces},
+    embedding::{Gather, Scatter},
     gemm::{sm80::Product, sm90::HopperProduct, split_k::SplitKReduce},
     layernorm::LayerNorm,
     optimizer::Update,
@@ -35,7 +35,6 @@ macro_rules! kernels {
 }
 
 kernels!(
-    AddPieces,
     Apply,
     BiasActivation,
     ColumnSums,
@@ -47,7 +46,7 @@ kernels!(
     Product,
     RowSums,
     Rows,
-    SumPieces,
+    Scatter,
     SplitKReduce,
     Softmax,
     Total,

@@ -21,7 +21,7 @@ use crate::{
 };
 use kernels::embedding as kernel;
 use kernels_cuda::arguments::Address;
-use kernels_cuda::embedding::{AddPieces, AddPiecesArgs, Gather, GatherArgs, SumPieces, SumPiecesArgs};
+use kernels_cuda::embedding::{BackwardArgs, Gather, GatherArgs, Scatter};
 
 /// Refuses an index beyond the table; in a dry run there is nothing to look at.
 pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var, rows: usize) -> Result<()> {
@@ -121,22 +121,31 @@ fn gather(
     gpu.run(&kernel, kernel.launch(tokens, width), &arguments)
 }
 
-/// Rows `ids` of `to` [.., width] += dy on the GPU: in the order of the tokens, without atomics.
-fn add_rows(gpu: &Gpu, ids: &Var, width: usize, dy: &Tensor, to: Address, dtype: DType) -> Result<()> {
-    let own;
-    let sorted = match ids.sorted_rows() {
-        Some(sorted) => sorted,
-        None => {
-            own = SortedRows::new(gpu, &ids.integers()?)?;
-            &own
-        }
-    };
-    let (pieces, [order, starts, used, first]) = (&sorted.pieces, sorted.addresses());
-    let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces.count(), width], DType::F32)?;
-    let (sum, add) = (SumPieces { dtype: storage(dy.dtype()) }, AddPieces { dtype: storage(dtype) });
-    let (dout, partial) = (dy.address(), partial.address());
-    gpu.run(&sum, sum.launch(pieces), &SumPiecesArgs { dout, order, starts, partial, width })?;
-    gpu.run(&add, add.launch(pieces), &AddPiecesArgs { partial, used, first, dtable: to, width })
+/// Rows of up to three tables += dy on the GPU, the rows of ids for each: in the order of the tokens, without atomics.
+fn add_rows<'a>(
+    gpu: &Gpu,
+    tables: impl Iterator<Item = (&'a Var, Address)>,
+    width: usize,
+    dy: &Tensor,
+    dtype: DType,
+) -> Result<()> {
+    // Rows that are sorted here stay allocated until the launch.
+    let (mut own, mut arguments) = (Vec::new(), Vec::new());
+    for (ids, table) in tables {
+        let sorted = match ids.sorted_rows() {
+            Some(sorted) => sorted,
+            None => {
+                own.push(SortedRows::new(gpu, &ids.integers()?)?);
+                &own[own.len() - 1]
+            }
+        };
+        arguments.push((sorted.address(), sorted.count, table));
+    }
+    let pieces = arguments.iter().map(|(_, count, _)| count).sum();
+    let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces, width], DType::F32)?;
+    let kernel = Scatter { dtype: storage(dy.dtype()), table: storage(dtype) };
+    let arguments = BackwardArgs::new(&arguments, [dy.address(), partial.address()], width);
+    gpu.run(&kernel, kernel.launch(pieces), &arguments)
 }
 
 struct Embedding {
@@ -149,24 +158,34 @@ impl Op for Embedding {
         "embedding"
     }
     fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
+        const NAME: &str = "embedding.backward";
+        let bytes = dy.len() * (dy.dtype().bytes() + 8);
+        if let Device::Cuda(gpu) = ctx.tape.device() {
+            let flat = ctx.params.flat.address_mut();
+            // Ids of a launch have different rows and counters, so lookups of one table or by one list take a launch each.
+            let is_twice = |i: usize| {
+                let (ids, table) = &self.lookups[i];
+                let is_same = |list: &Var| list.value().address() == ids.value().address();
+                self.lookups[..i].iter().any(|(list, earlier)| earlier == table || is_same(list))
+            };
+            let at_once = if (1..self.lookups.len()).any(is_twice) { 1 } else { self.lookups.len() };
+            return self.lookups.chunks(at_once).try_for_each(|lookups| {
+                let dtable = |table: &ParamId| flat.element(ctx.params.range(*table).start, 4);
+                let tables = lookups.iter().map(|(ids, table)| (ids, dtable(table)));
+                let add = |_: &Device| add_rows(gpu, tables, self.width, &dy, DType::F32);
+                ctx.tape.launch_on(NAME, moved(lookups.len() * bytes), add)
+            });
+        }
         for (ids, table) in &self.lookups {
             let range = ctx.params.range(*table);
             let flat = &mut ctx.params.flat;
             let rows = range.len() / self.width.max(1);
             let mut scratch = ctx.tape.alloc([kernel::backward_scratch_len(ids.value().len(), rows)], DType::U32)?;
-            let cost = moved(dy.len() * (dy.dtype().bytes() + 8));
-            ctx.tape.launch_on("embedding.backward", cost, |device| match device {
-                Device::Cpu(cpu) => {
-                    let (dtable, scratch) = (&mut flat.slice_mut::<f32>()[range], scratch.slice_mut());
-                    floats!(dy.dtype(), X => {
-                        kernel::backward(cpu, self.width, ids.value().slice(), dy.slice::<X>(), dtable, scratch);
-                    });
-                    Ok(())
-                }
-                Device::Cuda(gpu) => {
-                    let dtable = flat.address_mut().element(range.start, 4);
-                    add_rows(gpu, ids, self.width, &dy, dtable, DType::F32)
-                }
+            ctx.tape.launch(NAME, moved(bytes), |cpu| {
+                let (dtable, scratch) = (&mut flat.slice_mut::<f32>()[range], scratch.slice_mut());
+                floats!(dy.dtype(), X => {
+                    kernel::backward(cpu, self.width, ids.value().slice(), dy.slice::<X>(), dtable, scratch);
+                });
             })?;
         }
         Ok(())
@@ -235,7 +254,7 @@ impl Op for GatherRows {
             Device::Cuda(gpu) => {
                 dx.zero()?;
                 let (to, dtype) = (dx.address_mut(), dx.dtype());
-                add_rows(gpu, &self.rows, width, &dy, to, dtype)
+                add_rows(gpu, [(&self.rows, to)].into_iter(), width, &dy, dtype)
             }
         })?;
         ctx.accumulate_grad(0, dx)

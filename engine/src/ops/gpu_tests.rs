@@ -4,6 +4,7 @@
 //! processor in f32. f32 is held to 2⁻¹⁸ of an output's largest value, bf16 to four of its ulps, 2⁻⁶.
 use super::broadcast_tests::{OPERATIONS, Operation};
 use super::{gradient_check::*, *};
+use crate::List;
 use crate::optim::{AdamConfig, Optimizer, OptimizerKind, ParamOptions, clip_global_norm, parts};
 use crate::shared_tests::*;
 
@@ -173,6 +174,22 @@ fn layers_and_their_gradients_agree_with_the_processor() {
         let (name, x) = (format!("{narrow} and {wide} columns"), [(&[ROWS, narrow][..], 0.0)]);
         agree(&devices(), (&name, 1), &x, (&params, &ids), &bounds(18, 6), network);
     }
+}
+
+/// Rows of one activation and of one table by two lists, and of two tables by one list; an id has two pieces.
+fn common_rows(tape: &Tape<'_>, x: &[Var], ids: &[ParamId]) -> Result<Var> {
+    let [first, second] = [1, 2].map(|each| (0..ROWS as u32).map(|i| i / each % 2).collect::<Vec<_>>());
+    let [first, second] = tape.inputs([List::Rows(&first), List::Rows(&second)])?;
+    let gathered = add(tape, &gather_rows(tape, &x[0], &first)?, &gather_rows(tape, &x[0], &second)?)?;
+    let lookups = [[(&first, ids[0]), (&second, ids[0])], [(&first, ids[0]), (&first, ids[4])]];
+    let add_rows = |sum: Var, lookups| add(tape, &sum, &embedding_sum(tape, lookups, x[0].dtype())?);
+    lookups.iter().try_fold(gathered, |sum, lookups| add_rows(sum, &lookups[..]))
+}
+
+#[test]
+fn gradients_of_common_rows_agree_with_the_processor() {
+    let (params, ids) = network_parameters(16, 16);
+    agree(&devices(), ("rows", 1), &[(&[ROWS, 16], 0.0)], (&params, &ids), &bounds(18, 6)[..1], common_rows);
 }
 
 /// Parameters and moments after steps with given gradients, and the norm before each was clipped; the parameters are updated in

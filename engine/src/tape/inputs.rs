@@ -14,6 +14,7 @@ use crate::{
     error::{EngineError, Result},
     shape::Shape,
 };
+use kernels_cuda::embedding::Pieces;
 use std::{ops::Range, sync::Arc};
 
 impl Tape<'_> {
@@ -70,7 +71,12 @@ impl Tape<'_> {
             let mut packed = vec![0; end];
             write(&mut packed);
             sorted.extend(lists.iter().map(|list| match list {
-                List::Rows(rows) if sorts => Some(SortedRows::sort(rows, &mut packed)),
+                List::Rows(rows) if sorts => {
+                    let (Pieces { count, words }, start) = (Pieces::new(rows), aligned(packed.len()));
+                    packed.resize(start, 0);
+                    packed.extend(words);
+                    Some((count, start))
+                }
                 _ => None,
             }));
             whole.copy_from_start(&packed)
@@ -79,7 +85,7 @@ impl Tape<'_> {
         let input = |(list, place): (&List<'_>, Range<usize>)| {
             let value = whole.part(place, [list.integers().len()].into());
             let uploaded = (on_gpu && !self.dry).then(|| {
-                let of_lists = |(pieces, starts)| SortedRows { pieces, starts, lists: whole.clone() };
+                let of_lists = |(count, start)| SortedRows { count, start, lists: whole.clone() };
                 Arc::new(Uploaded { integers: list.integers().into(), rows: sorted.next().flatten().map(of_lists) })
             });
             Var { uploaded, ..Var::new(value, None) }

@@ -22,8 +22,7 @@ impl List<'_> {
     /// Elements that it takes on the device, sorted rows included if a step `sorts` them.
     pub(super) fn most(&self, sorts: bool) -> usize {
         let count = self.integers().len();
-        // Order, starts, used, first.
-        let sorted = if sorts && matches!(self, Self::Rows(_)) { 4 * count + 2 } else { 0 };
+        let sorted = if sorts && matches!(self, Self::Rows(_)) { aligned(Pieces::most(count)) } else { 0 };
         aligned(count) + sorted
     }
 }
@@ -43,35 +42,24 @@ pub(super) struct Uploaded {
 /// Rows of a gather in ascending order, on the GPU.
 #[derive(Debug)]
 pub(crate) struct SortedRows {
-    pub(crate) pieces: Pieces,
-    /// Elements of `lists` at which order, starts, used and first begin.
-    pub(super) starts: [usize; 4],
+    /// [`Pieces::count`]
+    pub(crate) count: usize,
+    /// Element of `lists` at which [`Pieces::words`] start.
+    pub(super) start: usize,
     pub(super) lists: Tensor,
 }
 
 impl SortedRows {
     /// Sorts `rows` and copies them to the GPU.
     pub(crate) fn new(gpu: &Gpu, rows: &[u32]) -> Result<Self> {
-        let mut packed = Vec::new();
-        let (pieces, starts) = Self::sort(rows, &mut packed);
-        let mut lists = Tensor::new(&Arena::on_gpu(gpu), [packed.len()], DType::U32)?;
-        lists.copy_from(&packed)?;
-        Ok(Self { pieces, starts, lists })
+        let Pieces { count, words } = Pieces::new(rows);
+        let mut lists = Tensor::new(&Arena::on_gpu(gpu), [words.len()], DType::U32)?;
+        lists.copy_from(&words)?;
+        Ok(Self { count, start: 0, lists })
     }
 
-    /// Appends the sorted rows to `packed`; returns them and the start of each list.
-    pub(super) fn sort(rows: &[u32], packed: &mut Vec<u32>) -> (Pieces, [usize; 4]) {
-        let pieces = Pieces::new(rows);
-        let starts = [&pieces.order, &pieces.starts, &pieces.used, &pieces.first].map(|list| {
-            let start = packed.len();
-            packed.extend_from_slice(list);
-            start
-        });
-        (pieces, starts)
-    }
-
-    /// Addresses of order, starts, used and first.
-    pub(crate) fn addresses(&self) -> [Address; 4] {
-        self.starts.map(|start| self.lists.address().element(start, DType::U32.bytes()))
+    /// Address of [`Pieces::words`].
+    pub(crate) fn address(&self) -> Address {
+        self.lists.address().element(self.start, DType::U32.bytes())
     }
 }

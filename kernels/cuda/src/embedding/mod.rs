@@ -1,4 +1,4 @@
-//! Embedding on the GPU: gather and sum; gradient in a fixed order, without atomics.
+//! Embedding on the GPU: gather and sum; gradient in a fixed order.
 //!
 //! ```text
 //! out[t] = Σ_k table_k[ids_k[t]]                    [T, E]
@@ -10,36 +10,41 @@
 //!
 //! ```text
 //! ids      4 1 4 0 1 4      order   3 | 1 4 | 0 2 5        pieces (of two, here)   3 | 1 4 | 0 2 | 5
-//!                                                          ids of pieces           0 | 1   | 4        used [0, 1, 4]
-//! __global__ pieces(dout, order, starts, partial, width) {     // block: piece; partial[piece] = its rows, added in order
-//! __global__ add(partial, used, first, dtable, width) {      // block: id; dtable[used[i]] += partial[first[i] ..] in order
+//!
+//! __global__ backward(dout, partial, pieces_0, count_0, dtable_0, .., width) {           // block: piece of a table
+//!     sum = the rows of dout of its tokens, eight at a time as a tree
+//!     dtable[id] += sum                                                                  // the only piece of its id
+//!     partial[piece] = sum; the last block of the id to end: dtable[id] += partial[..] in order
+//! }
 //! __global__ gather(ids_0, table_0, .., out, tokens, width)    // a thread: one element of out
 //! ```
+//!
+//! An integer counter of the id tells the last block. The tables of a launch differ, and so do their `pieces`: no two ids share a
+//! row or a counter.
 //!
 //! Bound by memory: gather T·E·(N + 1) elements; backward T·E read, at most T·E written and read as pieces, and every used
 //! row of the table read and written. Limits: T·E < 2³².
 
 use crate::arguments::{Address, Load, all, arguments};
 use crate::program::{Name, Pass, Program, storage_of};
+use crate::reduce::last_block;
 use kernels::DType;
-use ptx::{Entry, F32, Launch, Module, Read, Sm, Special, U32};
+use ptx::{Compare, Entry, F32, Global, Launch, Module, Ptr, Read, Reg, Sm, Special, Storage, U32};
 
 /// Threads in a block.
 const THREADS: u32 = 128;
 /// Maximum tokens of a piece.
 pub(crate) const PIECE: usize = 32;
 
-/// Tokens of a batch by id, cut into pieces: input of the two kernels of backward.
+/// Tokens of a batch by id, cut into pieces: input of backward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pieces {
-    /// `[T]` tokens in order of their ids, equal ids in order of tokens.
-    pub order: Vec<u32>,
-    /// First position of each piece in `order`, then T.
-    pub starts: Vec<u32>,
-    /// Ids that occur, ascending.
-    pub used: Vec<u32>,
-    /// First piece of each used id, then the number of pieces.
-    pub first: Vec<u32>,
+    /// Number of pieces.
+    pub count: usize,
+    /// [count + 1, 4]: first position in the order, id, index among the pieces of the id, number of those. The last row starts
+    /// at T. Then `[count]` counters that are 0 between launches, and `[T]` tokens in order of their ids, equal ids in order of
+    /// tokens.
+    pub words: Vec<u32>,
 }
 
 impl Pieces {
@@ -48,26 +53,28 @@ impl Pieces {
     /// # Panics
     /// If there are 2³² tokens.
     pub fn new(ids: &[u32]) -> Self {
-        let mut order: Vec<u32> = (0..u32::try_from(ids.len()).expect("fewer than 2^32 tokens")).collect();
+        let tokens = u32::try_from(ids.len()).expect("fewer than 2^32 tokens");
+        let mut order: Vec<u32> = (0..tokens).collect();
         order.sort_by_key(|&token| ids[token as usize]);
-        let (mut starts, mut used, mut first) = (Vec::new(), Vec::new(), Vec::new());
-        let mut at = 0;
+        let mut words = Vec::with_capacity(Self::most(ids.len()));
+        let mut start = 0;
         for same in order.chunk_by(|&a, &b| ids[a as usize] == ids[b as usize]) {
-            used.push(ids[same[0] as usize]);
-            first.push(starts.len() as u32);
-            for piece in same.chunks(PIECE) {
-                starts.push(at);
-                at += piece.len() as u32;
+            let parts = same.chunks(PIECE);
+            for (index, piece) in (0..).zip(parts.clone()) {
+                words.extend([start, ids[same[0] as usize], index, parts.len() as u32]);
+                start += piece.len() as u32;
             }
         }
-        first.push(starts.len() as u32);
-        starts.push(at);
-        Self { order, starts, used, first }
+        let count = words.len() / 4;
+        words.extend([tokens, 0, 0, 0]);
+        words.resize(words.len() + count, 0);
+        words.extend(order);
+        Self { count, words }
     }
 
-    /// Rows of the partial sums [pieces, E].
-    pub fn count(&self) -> usize {
-        self.starts.len() - 1
+    /// Maximum words of the pieces of `tokens` tokens.
+    pub fn most(tokens: usize) -> usize {
+        6 * tokens + 4
     }
 }
 
@@ -82,18 +89,13 @@ pub struct Gather {
     pub tables: usize,
 }
 
-/// First pass of backward: sums of pieces, eight rows at a time as a tree. Arguments: `dout, order, starts, partial, width`.
+/// Backward of up to three tables: adds the rows of dout to those of the tables ([`BackwardArgs`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SumPieces {
+pub struct Scatter {
     /// Storage of dout.
     pub dtype: DType,
-}
-
-/// Second pass of backward: adds pieces to rows of the table. Arguments: `partial, used, first, dtable, width`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AddPieces {
     /// Storage of dtable: f32 for a table's gradient, the activation's for its gradient.
-    pub dtype: DType,
+    pub table: DType,
 }
 
 fn program(name: Name, sm: Sm, registers: u32, body: impl FnOnce(&Entry)) -> Program {
@@ -170,90 +172,123 @@ impl Gather {
     }
 }
 
-impl SumPieces {
+impl Scatter {
+    /// All specializations.
+    pub const ALL: [Self; 3] = [
+        Self { dtype: DType::Bf16, table: DType::F32 },
+        Self { dtype: DType::F32, table: DType::F32 },
+        Self { dtype: DType::Bf16, table: DType::Bf16 },
+    ];
+
     /// Name of the program for `sm`.
     pub fn name(&self, sm: Sm) -> Name {
-        name(Pass::Backward, self.dtype.name(), sm, "pieces")
+        name(Pass::Backward, self.dtype.name(), sm, if self.table == DType::F32 { "tables" } else { "rows" })
     }
 
     /// Launch of one block per piece.
-    pub fn launch(&self, pieces: &Pieces) -> Option<Launch> {
-        launch(pieces.count())
+    pub fn launch(&self, pieces: usize) -> Option<Launch> {
+        launch(pieces)
     }
 
     /// Emits the program for `sm`.
     pub fn program(&self, sm: Sm) -> Program {
-        const AT_ONCE: u32 = 8;
         program(self.name(sm), sm, 64, |k| {
-            let params = SumPiecesArgs::declare(k, &all);
-            let [dout, order, starts, partial] =
-                [&params.dout, &params.order, &params.starts, &params.partial].map(|param| param.load(k));
-            let (width, storage) = (params.width.load(k), storage_of(self.dtype));
-            let piece = k.special(Special::CtaidX);
-            let range = k.index(starts, piece, 4u32);
-            let ([begin], [end]) = (k.ld::<U32, 1>(range.at(0)), k.ld::<U32, 1>(range.at(4)));
-            let pitch = k.shl(width, storage.bytes().ilog2());
-            k.for_(k.special(Special::TidX), width, THREADS, |column| {
-                let dout = k.index(dout, column, storage.bytes());
-                let sum = k.variable("sum", 0.0f32);
-                k.for_(begin, end, AT_ONCE, |first| {
-                    // Several loads in flight; rows past the end are zero, which does not change the sum.
-                    let rows = (0..AT_ONCE).map(|i| {
-                        let at = k.add(first, i);
-                        let exists = k.lt(at, end);
-                        let token = k.mov(0u32);
-                        k.when(exists, || k.ld_into(k.index(order, at, 4u32).at(0), [token]));
-                        k.load_number_if(storage, k.index(dout, token, pitch).at(0), exists, Read::Once)
+            let params = BackwardArgs::declare(k, &all);
+            let [dout, partial] = [&params.dout, &params.partial].map(|param| param.load(k));
+            let (width, storage, of_table) = (params.width.load(k), storage_of(self.dtype), storage_of(self.table));
+            let (thread, block) = (k.special(Special::TidX), k.special(Special::CtaidX));
+            let (table, piece) = Table::find(k, &params, block);
+            let record = k.index(table.pieces, piece, 16u32);
+            let ([begin, id, index, parts], [end]) = (k.ld::<U32, 4>(record.at(0)), k.ld::<U32, 1>(record.at(16)));
+            let counters = k.index(table.pieces, k.add(table.count, 1u32), 16u32);
+            let order = k.index(counters, table.count, 4u32);
+            let row = k.index(table.dtable, id, k.shl(width, of_table.bytes().ilog2()));
+            let (pitch, only) = (k.shl(width, 2), k.setp(Compare::Eq, parts, 1u32));
+            let add = |column: Reg<U32>, terms: &dyn Fn(Reg<F32>)| {
+                let to = k.index(row, column, of_table.bytes()).at(0);
+                let total = k.variable("total", k.load_elements(of_table, to, 1, Read::Mutable)[0]);
+                terms(total);
+                k.store_elements(of_table, to, &[total]);
+            };
+            k.for_(thread, width, THREADS, |column| {
+                let sum = sum_rows(k, (storage, k.index(dout, column, storage.bytes())), order, [begin, end, width]);
+                let own = k.index(k.index(partial, block, pitch), column, 4u32).at(0);
+                k.if_else(only, || add(column, &|total| k.add_into(total, total, sum)), || k.st(own, [sum]));
+            });
+            k.if_(k.setp(Compare::Ne, parts, 1u32), || {
+                let counter = k.index(counters, k.sub(piece, index), 4u32).at(0);
+                last_block(k, thread, counter, k.sub(parts, 1u32), || {
+                    let first = k.sub(block, index);
+                    k.for_(thread, width, THREADS, |column| {
+                        let partial = k.index(partial, column, 4u32);
+                        add(column, &|total| {
+                            k.for_(first, k.add(first, parts), 1u32, |piece| {
+                                let [part] = k.ld::<F32, 1>(k.index(partial, piece, pitch).at(0));
+                                k.add_into(total, total, part);
+                            });
+                        });
                     });
-                    let mut rows: Vec<_> = rows.collect();
-                    while rows.len() > 1 {
-                        rows = rows.chunks(2).map(|pair| k.add(pair[0], pair[1])).collect();
-                    }
-                    k.add_into(sum, sum, rows[0]);
                 });
-                let to = k.index(k.index(partial, piece, k.shl(width, 2)), column, 4u32);
-                k.st(to.at(0), [sum]);
             });
         })
     }
 }
 
-impl AddPieces {
-    /// Name of the program for `sm`.
-    pub fn name(&self, sm: Sm) -> Name {
-        name(Pass::Backward, self.dtype.name(), sm, "add")
-    }
+/// Table of a block, in registers.
+struct Table {
+    pieces: Ptr<Global>,
+    count: Reg<U32>,
+    dtable: Ptr<Global>,
+}
 
-    /// Launch of one block per id that occurs.
-    pub fn launch(&self, pieces: &Pieces) -> Option<Launch> {
-        launch(pieces.used.len())
-    }
-
-    /// Emits the program for `sm`.
-    pub fn program(&self, sm: Sm) -> Program {
-        program(self.name(sm), sm, 40, |k| {
-            let params = AddPiecesArgs::declare(k, &all);
-            let [partial, used, first, dtable] =
-                [&params.partial, &params.used, &params.first, &params.dtable].map(|param| param.load(k));
-            let (width, storage) = (params.width.load(k), storage_of(self.dtype));
-            let i = k.special(Special::CtaidX);
-            let [id] = k.ld::<U32, 1>(k.index(used, i, 4u32).at(0));
-            let range = k.index(first, i, 4u32);
-            let ([begin], [end]) = (k.ld::<U32, 1>(range.at(0)), k.ld::<U32, 1>(range.at(4)));
-            let pitch = k.shl(width, 2);
-            k.for_(k.special(Special::TidX), width, THREADS, |column| {
-                let partial = k.index(partial, column, 4u32);
-                let row = k.index(dtable, id, k.shl(width, storage.bytes().ilog2()));
-                let to = k.index(row, column, storage.bytes()).at(0);
-                let sum = k.variable("sum", k.load_elements(storage, to, 1, Read::Mutable)[0]);
-                k.for_(begin, end, 1u32, |piece| {
-                    let [part] = k.ld::<F32, 1>(k.index(partial, piece, pitch).at(0));
-                    k.add_into(sum, sum, part);
-                });
-                k.store_elements(storage, to, &[sum]);
-            });
+impl Table {
+    /// The table of `block`, and the index of the block's piece in the table.
+    fn find(k: &Entry, params: &BackwardParams, block: Reg<U32>) -> (Self, Reg<U32>) {
+        let tables = [
+            (&params.pieces_0, &params.count_0, &params.dtable_0),
+            (&params.pieces_1, &params.count_1, &params.dtable_1),
+            (&params.pieces_2, &params.count_2, &params.dtable_2),
+        ];
+        let [first, rest @ ..] = tables.map(|(pieces, count, dtable)| Self {
+            pieces: pieces.load(k),
+            count: count.load(k),
+            dtable: dtable.load(k),
+        });
+        rest.into_iter().fold((first, block), |(table, piece), next| {
+            let within = k.lt(piece, table.count);
+            let choose = |a: Ptr<Global>, b: Ptr<Global>| k.pointer(k.selp(k.address_of(a), k.address_of(b), within));
+            let piece = k.selp(piece, k.sub(piece, table.count), within);
+            let (pieces, dtable) = (choose(table.pieces, next.pieces), choose(table.dtable, next.dtable));
+            (Self { pieces, count: k.selp(table.count, next.count, within), dtable }, piece)
         })
     }
+}
+
+/// Sum of a column of the rows `begin .. end` in `order` of x, whose rows have `width` elements.
+fn sum_rows(
+    k: &Entry,
+    (storage, x): (Storage, Ptr<Global>),
+    order: Ptr<Global>,
+    [begin, end, width]: [Reg<U32>; 3],
+) -> Reg<F32> {
+    const AT_ONCE: u32 = 8;
+    let (sum, pitch) = (k.variable("sum", 0.0f32), k.shl(width, storage.bytes().ilog2()));
+    k.for_(begin, end, AT_ONCE, |first| {
+        // Several loads in flight; rows past the end are zero, which does not change the sum.
+        let rows = (0..AT_ONCE).map(|i| {
+            let at = k.add(first, i);
+            let exists = k.lt(at, end);
+            let token = k.mov(0u32);
+            k.when(exists, || k.ld_into(k.index(order, at, 4u32).at(0), [token]));
+            k.load_number_if(storage, k.index(x, token, pitch).at(0), exists, Read::Once)
+        });
+        let mut rows: Vec<_> = rows.collect();
+        while rows.len() > 1 {
+            rows = rows.chunks(2).map(|pair| k.add(pair[0], pair[1])).collect();
+        }
+        k.add_into(sum, sum, rows[0]);
+    });
+    sum
 }
 
 arguments! {
@@ -294,33 +329,57 @@ impl GatherArgs {
 }
 
 arguments! {
-    /// Arguments of [`SumPieces`].
-    SumPiecesArgs, declared as SumPiecesParams {
+    /// Arguments of [`Scatter`]: pieces and a gradient for each table.
+    BackwardArgs, declared as BackwardParams {
         /// [T, E]
         dout: Address,
-        /// [`Pieces::order`]
-        order: Address,
-        /// [`Pieces::starts`]
-        starts: Address,
-        /// [pieces, E] f32
+        /// [pieces of all tables, E] f32
         partial: Address,
+        /// [`Pieces::words`]
+        pieces_0: Address,
+        /// [`Pieces::count`]
+        count_0: usize,
+        /// [V, E], added to
+        dtable_0: Address,
+        /// [`Pieces::words`]
+        pieces_1: Address,
+        /// [`Pieces::count`]
+        count_1: usize,
+        /// [V, E], added to
+        dtable_1: Address,
+        /// [`Pieces::words`]
+        pieces_2: Address,
+        /// [`Pieces::count`]
+        count_2: usize,
+        /// [V, E], added to
+        dtable_2: Address,
         /// E
         width: usize,
     }
 }
 
-arguments! {
-    /// Arguments of [`AddPieces`].
-    AddPiecesArgs, declared as AddPiecesParams {
-        /// [pieces, E] f32
-        partial: Address,
-        /// [`Pieces::used`]
-        used: Address,
-        /// [`Pieces::first`]
-        first: Address,
-        /// [V, E], added to
-        dtable: Address,
-        /// E
-        width: usize,
+impl BackwardArgs {
+    /// Arguments for one to three tables: pieces, their number and dtable of each.
+    ///
+    /// # Panics
+    /// If there are no tables.
+    pub fn new(tables: &[(Address, usize, Address)], [dout, partial]: [Address; 2], width: usize) -> Self {
+        let (pieces_0, count_0, dtable_0) = tables[0];
+        let table = |i: usize| tables.get(i).copied().unwrap_or((pieces_0, 0, dtable_0));
+        let ((pieces_1, count_1, dtable_1), (pieces_2, count_2, dtable_2)) = (table(1), table(2));
+        Self {
+            dout,
+            partial,
+            pieces_0,
+            count_0,
+            dtable_0,
+            pieces_1,
+            count_1,
+            dtable_1,
+            pieces_2,
+            count_2,
+            dtable_2,
+            width,
+        }
     }
 }

@@ -7,17 +7,15 @@ mod tests;
 use crate::entry::*;
 use kernels::embedding::{Lookup, backward, backward_scratch_len, forward};
 use kernels::num::philox::Stream;
-use kernels_cuda::embedding::{AddPieces, AddPiecesArgs, Gather, GatherArgs, Pieces, SumPieces, SumPiecesArgs};
+use kernels_cuda::embedding::{BackwardArgs, Gather, GatherArgs, Pieces, Scatter};
 
 /// Embedding: gather and sum, and its gradient.
 pub const OPERATION: Operation = Operation { name: "embedding", cases, cost, check, ptx };
 
 fn ptx(sm: Sm) -> Vec<Program> {
     once(sm, || {
-        let both = [DType::Bf16, DType::F32];
         let gathers = Gather::all().into_iter().map(|kernel| kernel.program(sm));
-        let pieces = both.map(|dtype| SumPieces { dtype }.program(sm));
-        gathers.chain(pieces).chain(both.map(|dtype| AddPieces { dtype }.program(sm))).collect()
+        gathers.chain(Scatter::ALL.map(|kernel| kernel.program(sm))).collect()
     })
 }
 
@@ -40,6 +38,9 @@ const SIZES: [(usize, usize, usize); 12] = [
 /// Size of the additional variants: forward with one or two tables, and rows gathered from an activation.
 const FEWER: (usize, usize, usize) = (31, 97, 17);
 
+/// Size of backward with several tables or rows of an activation: ids of several pieces, and of one in the third table.
+const SEVERAL: (usize, usize, usize) = (401, 3, 300);
+
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for (t, v, e) in SIZES {
@@ -47,8 +48,11 @@ fn cases() -> Vec<Case> {
             let mut add = |variant: &str| {
                 all.push(Case { pass, dtype, variant: variant.to_string(), dims: vec![("T", t), ("V", v), ("E", e)] });
             };
-            // Forward sums the three tables of a token; backward processes one table.
+            // Forward sums the three tables of a token; backward processes one table on a processor, up to three on a GPU.
             add(if pass == Pass::Forward { "sum3" } else { "" });
+            if (t, v, e) == SEVERAL && pass == Pass::Backward {
+                ["sum3", "sum2", "rows"].into_iter().for_each(&mut add);
+            }
             if (t, v, e) == FEWER {
                 add("rows");
             }
@@ -72,8 +76,15 @@ fn cost(case: &Case) -> Cost {
 }
 
 fn check(case: &Case, runner: &Runner<'_>) -> Outcome {
-    if let (Runner::Cpu(_) | Runner::Recording(_), "rows") = (runner, case.variant.as_str()) {
-        return Outcome::Skipped { reason: "a processor copies rows of activations without a kernel".to_string() };
+    if let Runner::Cpu(_) | Runner::Recording(_) = runner {
+        let reason = match (case.pass, case.variant.as_str()) {
+            (_, "rows") => "a processor copies rows of activations without a kernel",
+            (Pass::Backward, "sum2" | "sum3") => "a processor adds to one table at a time",
+            _ => "",
+        };
+        if !reason.is_empty() {
+            return Outcome::Skipped { reason: reason.to_string() };
+        }
     }
     on_runner(case, runner, |on| match case.dtype {
         DType::F32 => check_of::<f32>(case, on),
@@ -99,36 +110,27 @@ fn simulate_forward<X: Element, Y: Element>(
     Ok(())
 }
 
-/// Runs the PTX of [`backward`] with a table of any storage.
+/// Runs the PTX of [`backward`] with tables of any storage.
 fn simulate_backward<X: Element, Y: Element>(
     gpu: &GpuRunner<'_>,
     width: usize,
-    ids: &[u32],
+    ids: &[&[u32]],
     dout: &[X],
-    dtable: &mut [Y],
+    dtables: &mut [&mut [Y]],
 ) -> Result<(), String> {
-    let (pieces, mut device) = (Pieces::new(ids), gpu.device());
-    let (sum, add) = (SumPieces { dtype: X::DTYPE }, AddPieces { dtype: Y::DTYPE });
-    let run = Approximation::Device;
-    let partial = device.unwritten::<f32>("partial", pieces.count() * width);
-    let arguments = SumPiecesArgs {
-        dout: device.buffer("dout", dout),
-        order: device.buffer("order", &pieces.order),
-        starts: device.buffer("starts", &pieces.starts),
-        partial,
-        width,
+    let (kernel, mut device) = (Scatter { dtype: X::DTYPE, table: Y::DTYPE }, gpu.device());
+    let of_table = |(ids, dtable): (&&[u32], &&mut [Y])| {
+        let Pieces { count, words } = Pieces::new(ids);
+        (device.buffer("pieces", &words), count, device.buffer("dtable", dtable))
     };
-    device.start(&sum.program(gpu.sm()), sum.launch(&pieces), &arguments, run)?;
-    let table = device.buffer("dtable", dtable);
-    let arguments = AddPiecesArgs {
-        partial,
-        used: device.buffer("used", &pieces.used),
-        first: device.buffer("first", &pieces.first),
-        dtable: table,
-        width,
-    };
-    device.start(&add.program(gpu.sm()), add.launch(&pieces), &arguments, run)?;
-    dtable.copy_from_slice(&device.read(table)?);
+    let tables: Vec<_> = ids.iter().zip(&*dtables).map(of_table).collect();
+    let pieces = tables.iter().map(|(_, count, _)| count).sum();
+    let (dout, partial) = (device.buffer("dout", dout), device.unwritten::<f32>("partial", pieces * width));
+    let arguments = BackwardArgs::new(&tables, [dout, partial], width);
+    device.start(&kernel.program(gpu.sm()), kernel.launch(pieces), &arguments, Approximation::Device)?;
+    for ((_, _, buffer), dtable) in tables.into_iter().zip(dtables) {
+        dtable.copy_from_slice(&device.read(buffer)?);
+    }
     Ok(())
 }
 
@@ -145,7 +147,9 @@ fn check_of<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
         (Pass::Forward, "sum2") => check_sum::<X, 2>(case, on),
         (Pass::Forward, "sum1") => check_sum::<X, 1>(case, on),
         (_, "rows") => check_rows::<X>(case, on),
-        _ => check_gradient::<X>(case, on),
+        (_, "sum3") => check_gradient::<X, 3>(case, on),
+        (_, "sum2") => check_gradient::<X, 2>(case, on),
+        _ => check_gradient::<X, 1>(case, on),
     }
 }
 
@@ -169,23 +173,34 @@ fn check_sum<X: Element, const N: usize>(case: &Case, on: &On<'_>) -> Result<f64
     on.within("out", &out, &store::<X>(&naive), &exact)
 }
 
-fn check_gradient<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
+fn check_gradient<X: Element, const N: usize>(case: &Case, on: &On<'_>) -> Result<f64, String> {
     let (t, v, e) = (case.dim("T"), case.dim("V"), case.dim("E"));
-    let (ids, dout, before) = (ids(4, t, v), on.uniform::<X>(5, t * e, 1.0), on.uniform::<f32>(6, v * e, 1.0));
-    let mut dtable = Guarded::new(&before);
+    let dout = on.uniform::<X>(5, t * e, 1.0);
+    let all = [(4, 6, v), (5, 7, 2), (6, 8, t)];
+    let tables: [_; N] = std::array::from_fn(|i| {
+        let (of_ids, of_table, rows) = all[i];
+        (ids(of_ids, t, rows), on.uniform::<f32>(of_table, rows * e, 1.0))
+    });
+    let mut dtables = tables.each_ref().map(|(_, before)| Guarded::new(before));
     match on {
         On::Cpu(cpu) => {
             let mut scratch = vec![u32::MAX; backward_scratch_len(t, v)];
-            backward(cpu, e, &ids, &dout, &mut dtable, &mut scratch);
+            backward(cpu, e, &tables[0].0, &dout, &mut dtables[0], &mut scratch);
         }
-        On::Gpu(gpu) => simulate_backward(gpu, e, &ids, &dout, &mut dtable[..])?,
+        On::Gpu(gpu) => {
+            let ids = tables.each_ref().map(|(ids, _)| &ids[..]);
+            simulate_backward(gpu, e, &ids, &dout, &mut dtables.each_mut().map(|dtable| &mut dtable[..]))?;
+        }
     }
-    dtable.intact()?;
-    if on.records(|| vec![Output::new("dtable", &dtable)]) {
+    dtables.iter().try_for_each(Guarded::intact)?;
+    if on.records(|| vec![Output::new("dtable", &dtables[0])]) {
         return Ok(0.0);
     }
-    let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &before);
-    on.within("dtable", &dtable, &naive, &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&before)))
+    tables.iter().zip(&dtables).try_fold(0.0, |worst: f64, ((ids, before), dtable)| {
+        let naive = reference::backward::<f32>(e, ids, &widen(&dout), before);
+        let exact = reference::backward::<f64>(e, ids, &widen(&dout), &widen(before));
+        Ok(worst.max(on.within("dtable", dtable, &naive, &exact)?))
+    })
 }
 
 /// Checks the gather of an activation's rows in its own storage, and the gradient added to them.
@@ -201,7 +216,7 @@ fn check_rows<X: Element>(case: &Case, on: &On<'_>) -> Result<f64, String> {
         return on.within("out", &out, &store::<X>(&exact.iter().map(|x| *x as f32).collect::<Vec<_>>()), &exact);
     }
     let mut dx = Guarded::new(&x);
-    simulate_backward(gpu, e, &ids, &dout, &mut dx[..])?;
+    simulate_backward(gpu, e, &[&ids], &dout, &mut [&mut dx[..]])?;
     dx.intact()?;
     let naive = reference::backward::<f32>(e, &ids, &widen(&dout), &widen(&x));
     on.within("dx", &dx, &store::<X>(&naive), &reference::backward::<f64>(e, &ids, &widen(&dout), &widen(&x)))
