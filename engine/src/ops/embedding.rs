@@ -236,15 +236,21 @@ impl Op for GatherRows {
         "gather_rows"
     }
     fn backward(self: Box<Self>, dy: Tensor, ctx: &mut BackwardContext<'_, '_>) -> Result<()> {
-        let mut dx = ctx.tape.alloc(self.from, dy.dtype())?;
+        // The rows are added to the gradient of other uses in place, if there is one.
+        let (mut dx, is_new) = match ctx.take_grad(0) {
+            Some(dx) => (dx, false),
+            None => (ctx.tape.alloc(self.from, dy.dtype())?, true),
+        };
         let width: usize = self.from[1..].iter().product();
-        let bytes = (dx.len() + 2 * dy.len()) * dy.dtype().bytes();
+        let bytes = (if is_new { dx.len() } else { 0 } + 2 * dy.len()) * dy.dtype().bytes();
         ctx.tape.launch_on("gather_rows.backward", moved(bytes), |device| match device {
             Device::Cpu(_) => {
                 let rows = self.rows.value().slice::<u32>();
                 floats!(dy.dtype(), X => {
                     let dx = dx.slice_mut::<X>();
-                    dx.fill(bytemuck::Zeroable::zeroed());
+                    if is_new {
+                        dx.fill(bytemuck::Zeroable::zeroed());
+                    }
                     for (&row, dy) in rows.iter().zip(dy.slice::<X>().chunks_exact(width.max(1))) {
                         super::add_row(&mut dx[row as usize * width..][..width], dy);
                     }
@@ -252,7 +258,9 @@ impl Op for GatherRows {
                 Ok(())
             }
             Device::Cuda(gpu) => {
-                dx.zero()?;
+                if is_new {
+                    dx.zero()?;
+                }
                 let (to, dtype) = (dx.address_mut(), dx.dtype());
                 add_rows(gpu, [(&self.rows, to)].into_iter(), width, &dy, dtype)
             }

@@ -463,6 +463,11 @@ impl BackwardContext<'_, '_> {
         self.inputs[input] != NO_NODE
     }
 
+    /// The gradient of input number `input` so far, to be added to in place; `None` if there is none or other tensors share it.
+    pub(crate) fn take_grad(&mut self, input: usize) -> Option<Tensor> {
+        self.gradients.get_mut(self.inputs[input] as usize)?.take_if(|dx| dx.is_unique())
+    }
+
     /// Adds `dx` to the gradient of input number `input`; dropped if that requires none.
     ///
     /// # Errors
