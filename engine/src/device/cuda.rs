@@ -6,13 +6,18 @@
 #![allow(unsafe_code)]
 
 use super::{
+    cuda_arguments::{Passed, TensorMaps},
     cuda_pinned::{LARGEST_UPLOAD, Pinned},
-    cuda_session::{CudaSession, Passed, failed},
+    cuda_session::{CudaSession, failed},
     driver::{Address, Driver, DriverError, FunctionHandle, GpuInfo, ReadHandle, Value},
 };
 use cudarc::driver::{CudaContext, result, sys};
 use ptx::Launch;
-use std::{ffi::c_void, mem::MaybeUninit};
+use std::{
+    ffi::c_void,
+    mem::MaybeUninit,
+    sync::{Mutex, PoisonError},
+};
 
 /// Most arguments of a kernel; they are on the stack.
 const MOST_ARGUMENTS: usize = 48;
@@ -26,6 +31,7 @@ fn too_many(count: usize) -> DriverError {
 #[derive(Debug)]
 pub struct CudaDriver {
     info: GpuInfo,
+    maps: Mutex<TensorMaps>,
     // Freed before the context.
     pinned: Pinned,
     session: CudaSession,
@@ -78,7 +84,8 @@ impl CudaDriver {
             driver: (version.unsigned_abs() / 1000, version.unsigned_abs() % 1000 / 10),
         };
         let stream = context.default_stream();
-        Ok(Self { info, pinned: Pinned::default(), session: CudaSession::new(context, stream) })
+        let (maps, pinned) = (Mutex::default(), Pinned::default());
+        Ok(Self { info, maps, pinned, session: CudaSession::new(context, stream) })
     }
 }
 
@@ -143,11 +150,13 @@ impl Driver for CudaDriver {
         self.session.bind()?;
         let start = || {
             let function = self.session.function_with_room(handle, launch.shared_bytes)?;
+            // No change of the maps can panic halfway.
+            let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
             let mut values = [const { MaybeUninit::uninit() }; MOST_ARGUMENTS];
             let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
             let pointers = pointers.get_mut(..arguments.len()).ok_or_else(|| too_many(arguments.len()))?;
             for ((argument, value), pointer) in arguments.iter().zip(&mut values).zip(&mut *pointers) {
-                *pointer = std::ptr::from_mut(value.write(Passed::new(argument)?)).cast();
+                *pointer = std::ptr::from_mut(value.write(Passed::new(argument, &mut maps)?)).cast();
             }
             let [grid, block] = [launch.grid, launch.block].map(|[x, y, z]| (x, y, z));
             // SAFETY: the pointers are to live values, each as large as any parameter, which the driver copies before

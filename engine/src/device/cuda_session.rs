@@ -1,9 +1,8 @@
 //! Context, stream and loaded kernels of a GPU.
 #![allow(unsafe_code)]
 
-use super::driver::{Address, DriverError, FunctionHandle, Value};
+use super::driver::{DriverError, FunctionHandle};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
-use ptx::{DescriptorSwizzle, Storage, TensorMap};
 use std::{
     ffi::{CString, c_void},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -162,60 +161,4 @@ fn load_module(ptx: &CString, entry: &str) -> Result<sys::CUmodule, DriverError>
         DriverError::Ptx { entry: entry.to_owned(), log }
     })?;
     Ok(module)
-}
-
-/// An argument as the driver reads it: as many bytes from the beginning as the PTX declares.
-#[repr(C, align(64))]
-pub(super) struct Passed([u64; 16]);
-
-impl Passed {
-    pub(super) fn new(argument: &Value) -> Result<Self, DriverError> {
-        let word = match *argument {
-            Value::Address(Address(address)) => address,
-            Value::U32(value) => u64::from(value),
-            Value::F32(value) => u64::from(value.to_bits()),
-            Value::TensorMap(map) => return encode(&map),
-        };
-        let mut words = [0; 16];
-        words[0] = word;
-        Ok(Self(words))
-    }
-}
-
-/// A tensor map in the driver's own form.
-fn encode(map: &TensorMap) -> Result<Passed, DriverError> {
-    use sys::{CUtensorMapDataType as Type, CUtensorMapSwizzle as Exchange};
-    let storage = match map.storage {
-        Storage::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-        Storage::Bf16 => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        Storage::F16 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-    };
-    let exchange = match map.swizzle {
-        DescriptorSwizzle::None => Exchange::CU_TENSOR_MAP_SWIZZLE_NONE,
-        DescriptorSwizzle::Bytes32 => Exchange::CU_TENSOR_MAP_SWIZZLE_32B,
-        DescriptorSwizzle::Bytes64 => Exchange::CU_TENSOR_MAP_SWIZZLE_64B,
-        DescriptorSwizzle::Bytes128 => Exchange::CU_TENSOR_MAP_SWIZZLE_128B,
-    };
-    const DENSE: [u32; 2] = [1, 1];
-    let mut encoded = Passed([0; 16]);
-    // SAFETY: writes the 128 bytes of `encoded`, which are aligned to 64; sizes, strides and box are live arrays of two, one
-    // and two numbers, as two dimensions ask for. The address is only noted.
-    let status = unsafe {
-        sys::cuTensorMapEncodeTiled(
-            std::ptr::from_mut(&mut encoded).cast(),
-            storage,
-            2,
-            std::ptr::without_provenance_mut(map.address as usize),
-            map.sizes.as_ptr(),
-            std::ptr::from_ref(&map.stride),
-            map.tile.as_ptr(),
-            DENSE.as_ptr(),
-            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            exchange,
-            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    };
-    status.result().map_err(failed("cuTensorMapEncodeTiled"))?;
-    Ok(encoded)
 }

@@ -3,6 +3,8 @@
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "cuda")]
+mod cuda_arguments;
+#[cfg(feature = "cuda")]
 mod cuda_pinned;
 #[cfg(feature = "cuda")]
 mod cuda_session;
