@@ -13,17 +13,17 @@ use crate::{
     device::Gpu,
     dtype::{DType, Scalar},
     error::{EngineError, Result},
-    memory::{Arena, Storage},
+    memory::{Arena, SharedStorage, Storage},
     reading::Reading,
     shape::Shape,
 };
 use kernels_cuda::arguments::Address;
-use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
+use std::{borrow::Cow, fmt, ops::Range};
 
 /// An n-dimensional array.
 #[derive(Clone)]
 pub struct Tensor {
-    storage: Arc<Storage>,
+    storage: SharedStorage,
     /// First element within the storage.
     offset: usize,
     shape: Shape,
@@ -36,14 +36,14 @@ impl Tensor {
         let shape = shape.into();
         let bytes = shape.iter().try_fold(dtype.bytes(), |n, &dim| n.checked_mul(dim));
         let storage = arena.request(bytes.ok_or(EngineError::Memory { bytes: usize::MAX })?)?;
-        Ok(Self { storage: Arc::new(storage), offset: 0, shape, dtype })
+        Ok(Self { storage, offset: 0, shape, dtype })
     }
 
     /// A tensor over `storage`, which has exactly its bytes.
-    pub(crate) fn over(storage: Storage, shape: impl Into<Shape>, dtype: DType) -> Self {
+    pub(crate) fn over(storage: SharedStorage, shape: impl Into<Shape>, dtype: DType) -> Self {
         let shape = shape.into();
         assert_eq!(storage.len(), shape.elements() * dtype.bytes(), "bytes for shape {shape:?}");
-        Self { storage: Arc::new(storage), offset: 0, shape, dtype }
+        Self { storage, offset: 0, shape, dtype }
     }
 
     /// A tensor of its own on the heap, with these elements.
@@ -104,7 +104,7 @@ impl Tensor {
 
     /// True if no other tensor shares the bytes.
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.storage) == 1
+        self.storage.is_unique()
     }
 
     /// The elements as f32, whatever float type they are stored in, or converted from integers; copied from the GPU if
@@ -216,7 +216,7 @@ impl Tensor {
 
     #[track_caller]
     fn unique(&mut self) -> &mut Storage {
-        Arc::get_mut(&mut self.storage).expect("only a tensor that shares its bytes with nobody is written")
+        self.storage.get_mut().expect("only a tensor that shares its bytes with nobody is written")
     }
 
     /// The elements under another shape.

@@ -70,7 +70,7 @@ impl CudaSession {
         shared_bytes: u32,
     ) -> Result<sys::CUfunction, DriverError> {
         let mut loaded = self.loaded();
-        let loaded = loaded.get_mut(function.0).ok_or(DriverError::Call {
+        let loaded = loaded.get_mut(function.0).ok_or_else(|| DriverError::Call {
             call: "cuLaunchKernel",
             reason: "the function belongs to another driver".to_owned(),
         })?;

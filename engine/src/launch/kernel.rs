@@ -1,6 +1,6 @@
 //! The kernels of the table as the engine launches them: a name, a text, arguments.
 
-use crate::{device::Gpu, dtype::DType, error::Result, memory::Arena, tensor::Tensor};
+use crate::{device::Gpu, dtype::DType, error::Result, tensor::Tensor};
 use kernels_cuda::{
     activation::BiasActivation,
     arguments::{Address, Arguments},
@@ -101,18 +101,16 @@ impl Gpu {
     pub(crate) fn map(
         &self,
         function: Function,
-        inputs: &[&Tensor],
+        inputs: &[Address],
         factor: Option<f32>,
         y: &mut Tensor,
     ) -> Result<()> {
         let dtype = storage(y.dtype());
         let (rows, columns) = y.shape().rows_cols();
         let kernel = Map::new(function, dtype, dtype, rows, columns);
-        let mut addresses: Vec<Address> = inputs.iter().map(|input| input.address()).collect();
-        addresses.push(y.address_mut());
-        let kernel = if aligned(&addresses) { kernel } else { Map { vector: 1, ..kernel } };
-        let inputs: Vec<Address> = inputs.iter().map(|input| input.address()).collect();
-        let arguments = MapArgs::new(function, &inputs, y.address_mut(), factor, [rows, columns]);
+        let y = y.address_mut();
+        let kernel = if aligned(inputs) && aligned(&[y]) { kernel } else { Map { vector: 1, ..kernel } };
+        let arguments = MapArgs::new(function, inputs, y, factor, [rows, columns]);
         self.run(&kernel, kernel.launch(rows, columns), &arguments)
     }
 
@@ -127,7 +125,7 @@ impl Gpu {
 
     /// y = x. The product with one, which is exact.
     pub(crate) fn copy(&self, x: &Tensor, y: &mut Tensor) -> Result<()> {
-        self.map(Function::Scale, &[x], Some(1.0), y)
+        self.map(Function::Scale, &[x.address()], Some(1.0), y)
     }
 
     /// y = x, `count` f32 from the given addresses on.
@@ -165,7 +163,7 @@ impl Gpu {
 
     /// y = 1 where x is finite, else NaN.
     pub(crate) fn one(&self, x: &Tensor, y: &mut Tensor) -> Result<()> {
-        self.map(Function::One, &[x], None, y)
+        self.map(Function::One, &[x.address()], None, y)
     }
 
     /// y = factor · x[0], everywhere; x in f32.
@@ -203,8 +201,8 @@ impl Gpu {
         let is_long = x.len() >= 1 << 16;
         let aligned = kernel.aligned && is_long && aligned(&[x.address()]);
         let (kernel, launch) = (Total { aligned, clips: factor.is_none(), ..kernel }, kernel.launch(x.len()));
-        let partial = Tensor::new(&Arena::on_gpu(self), [2 * launch.grid[0] as usize], DType::U32)?;
-        let (x, count, partial, counter) = (x.address(), x.len(), partial.address(), self.counters()?);
+        let partial = self.allocate(8 * launch.grid[0] as usize)?;
+        let (x, count, partial, counter) = (x.address(), x.len(), partial.at(0), self.counters()?);
         self.run(&kernel, Some(launch), &TotalArgs { x, partial, out, counter, count, factor })
     }
 
@@ -225,11 +223,11 @@ impl Gpu {
     ) -> Result<()> {
         let kernel = ColumnSums::new(storage(dtype), [rows, columns], aligned(&[x]));
         let Some(found) = kernel.launch([matrices, N], [rows, columns]) else { return Ok(()) };
-        let sums = Tensor::new(&Arena::on_gpu(self), [found.partial], DType::F32)?;
+        let sums = self.allocate(4 * found.partial)?;
         let arguments = ColumnSumsArgs {
             x,
             out: outs[0],
-            partial: kernel.split.then(|| sums.address()),
+            partial: kernel.split.then(|| sums.at(0)),
             counters: kernel.split.then(|| self.counters()).transpose()?,
             rows,
             columns,

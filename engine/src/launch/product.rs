@@ -9,7 +9,7 @@
 //! The choice depends on shapes, addresses and the device alone, so two runs on one device agree to the bit.
 
 use super::{aligned, storage};
-use crate::{device::Gpu, dtype::DType, error::Result, memory::Arena, tensor::Tensor};
+use crate::{device::Gpu, dtype::DType, error::Result};
 use kernels::gemm::{Beta, Epilogue, EpilogueKind, Gemm};
 use kernels_cuda::arguments::Address;
 use kernels_cuda::gemm::{
@@ -51,7 +51,7 @@ impl GemmProblem<'_> {
         let Self { spec, operands: Operands { a, b, c, inputs, output }, epilogue } = *self;
         let multiprocessors = gpu.info().multiprocessors as usize;
         let [inputs, output] = [*inputs, *output].map(|dtype| storage_of(storage(dtype)));
-        let whole = aligned(&[*c]) && aligned(&epilogue.addresses().collect::<Vec<_>>());
+        let whole = aligned(&[*c]) && epilogue.addresses().all(|address| aligned(&[address]));
         if gpu.sm() == Sm::Sm90a
             && let Some(mut product) = HopperProduct::new(spec, inputs, output, epilogue.kind(), multiprocessors)
             && let Ok(maps) = product.maps(spec, [a.0, b.0])
@@ -103,11 +103,11 @@ impl Gpu {
         if slices == 1 {
             return start();
         }
-        let partial = Tensor::new(&Arena::on_gpu(self), [slices, spec.m, spec.n], DType::F32)?;
-        let into_partial = Operands { c: partial.address(), ..*operands };
+        let partial = self.allocate(4 * slices * spec.m * spec.n)?;
+        let into_partial = Operands { c: partial.at(0), ..*operands };
         GemmProblem { spec: &dense, operands: &into_partial, epilogue }.start(self, &parts, (slices, chunk))?;
         let sum = SplitKReduce { beta: spec.beta };
-        let (partial, c) = (partial.address(), operands.c);
+        let (partial, c) = (partial.at(0), operands.c);
         let arguments = SplitKReduceArgs { partial, c, rows: spec.m, columns: spec.n, ldc: spec.ldc, slices };
         self.run(&sum, sum.launch(spec.m, spec.n), &arguments)
     }
@@ -116,7 +116,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared_tests::*;
+    use crate::{memory::Arena, shared_tests::*, tensor::Tensor};
 
     use half::bf16;
     use kernels::num::philox::Stream;

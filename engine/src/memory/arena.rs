@@ -14,7 +14,7 @@ use crate::{
 };
 use kernels_cuda::arguments::Address;
 use std::{
-    ops::Range,
+    ops::{Deref, Range},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -34,6 +34,8 @@ struct State {
     taken: Vec<Range<usize>>,
     next: usize,
     events: Vec<Event>,
+    /// What dropped storages left, for later ones.
+    emptied: Vec<Arc<Option<Storage>>>,
     /// Number of dry runs so far.
     runs: u64,
     heap: usize,
@@ -70,6 +72,41 @@ pub(crate) struct Storage {
     arena: Arena,
 }
 
+/// A storage that tensors share. A later one of the arena reuses the heap memory of its counter, so that a steady step allocates
+/// none.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedStorage(Arc<Option<Storage>>);
+
+impl SharedStorage {
+    /// The storage, if no other tensor shares it.
+    pub(crate) fn get_mut(&mut self) -> Option<&mut Storage> {
+        Arc::get_mut(&mut self.0)?.as_mut()
+    }
+
+    /// True if no other tensor shares it.
+    pub(crate) fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl Deref for SharedStorage {
+    type Target = Storage;
+    fn deref(&self) -> &Storage {
+        (*self.0).as_ref().expect("emptied when the last one is dropped")
+    }
+}
+
+impl Drop for SharedStorage {
+    fn drop(&mut self) {
+        // Two threads that drop the last two references at the same time may each see the other: the counter is then freed.
+        if let Some(storage) = Arc::get_mut(&mut self.0).and_then(Option::take) {
+            let arena = storage.arena.clone();
+            drop(storage);
+            arena.state().emptied.push(self.0.clone());
+        }
+    }
+}
+
 /// The memory behind a tensor.
 #[derive(Debug)]
 enum Backing {
@@ -81,13 +118,13 @@ enum Backing {
     Heap(Memory),
     Slot(Arc<Memory>, usize),
     /// Bytes of another storage from an offset on; see [`Parts`].
-    Part(Arc<Storage>, usize),
+    Part(SharedStorage, usize),
 }
 
 /// A storage in equal parts that are written one by one and read as a whole once none of them is left.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    whole: Arc<Storage>,
+    whole: SharedStorage,
     /// Bytes of a part.
     bytes: usize,
     taken: Vec<bool>,
@@ -97,19 +134,20 @@ impl Parts {
     /// Memory for `count` parts of `bytes` bytes, one directly behind another.
     pub(crate) fn new(arena: &Arena, count: usize, bytes: usize) -> Result<Self> {
         let total = count.checked_mul(bytes).ok_or(EngineError::Memory { bytes: usize::MAX })?;
-        Ok(Self { whole: Arc::new(arena.request(total)?), bytes, taken: vec![false; count] })
+        Ok(Self { whole: arena.request(total)?, bytes, taken: vec![false; count] })
     }
 
     /// Part number `at`. Panics if it was taken before.
-    pub(crate) fn take(&mut self, at: usize) -> Storage {
+    pub(crate) fn take(&mut self, at: usize) -> SharedStorage {
         assert!(!std::mem::replace(&mut self.taken[at], true), "part {at} was already taken");
         let (backing, arena) = (Backing::Part(self.whole.clone(), at * self.bytes), self.whole.arena.clone());
-        Storage { bytes: self.bytes, backing, arena }
+        let emptied = arena.state().emptied.pop();
+        Storage { bytes: self.bytes, backing, arena }.shared(emptied)
     }
 
     /// All parts as one; `None` if one of them is still in use.
-    pub(crate) fn into_whole(self) -> Option<Storage> {
-        Arc::into_inner(self.whole)
+    pub(crate) fn into_whole(mut self) -> Option<SharedStorage> {
+        self.whole.get_mut().is_some().then_some(self.whole)
     }
 }
 
@@ -162,7 +200,7 @@ impl Arena {
     }
 
     /// Memory for `bytes` bytes.
-    pub(crate) fn request(&self, bytes: usize) -> Result<Storage> {
+    pub(crate) fn request(&self, bytes: usize) -> Result<SharedStorage> {
         let mut state = self.state();
         let backing = match state.mode {
             Mode::Dry => {
@@ -184,13 +222,14 @@ impl Arena {
             state.heap_peak = state.heap_peak.max(state.heap);
         }
         let poison = state.poison && !matches!(backing, Backing::DryRun { .. });
+        let emptied = state.emptied.pop();
         drop(state);
         let mut storage = Storage { bytes, backing, arena: self.clone() };
         if poison {
             // All ones is NaN in both float types, and an index beyond every table.
             storage.fill(0..bytes, 0xFF)?;
         }
-        Ok(storage)
+        Ok(storage.shared(emptied))
     }
 
     /// Fills every new tensor with NaN, so that an operation that leaves a part of its output unwritten shows.
@@ -295,6 +334,17 @@ impl State {
 }
 
 impl Storage {
+    /// The storage, in the counter that a dropped one left.
+    fn shared(self, emptied: Option<Arc<Option<Self>>>) -> SharedStorage {
+        let mut shared = emptied.unwrap_or_default();
+        match Arc::get_mut(&mut shared) {
+            Some(place) => *place = Some(self),
+            // The thread that dropped that one still has its own reference.
+            None => shared = Arc::new(Some(self)),
+        }
+        SharedStorage(shared)
+    }
+
     /// Number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes
@@ -422,13 +472,17 @@ impl Drop for Storage {
 mod tests {
     use super::*;
 
-    fn program(arena: &Arena, sizes: [usize; 4]) -> Result<Vec<Storage>> {
+    fn program(arena: &Arena, sizes: [usize; 4]) -> Result<Vec<SharedStorage>> {
         let a = arena.request(sizes[0])?;
         let b = arena.request(sizes[1])?;
         drop(a);
         let c = arena.request(sizes[2])?;
         let d = arena.request(sizes[3])?;
         Ok(vec![b, c, d])
+    }
+
+    fn write(storage: &mut SharedStorage, value: u8) {
+        storage.get_mut().expect("not shared").bytes_mut().fill(value);
     }
 
     fn planned() -> (Arena, Plan) {
@@ -447,7 +501,7 @@ mod tests {
             arena.start_step(Some("step"));
             let mut held = program(&arena, sizes).unwrap();
             for (i, storage) in held.iter_mut().enumerate() {
-                storage.bytes_mut().fill(i as u8 + 1);
+                write(storage, i as u8 + 1);
             }
             for (i, storage) in held.iter().enumerate() {
                 assert!(storage.bytes().iter().all(|&b| b == i as u8 + 1), "{sizes:?}: tensor {i} was overwritten");
@@ -462,10 +516,10 @@ mod tests {
         arena.start_step(Some("step"));
         let mut kept = program(&arena, [1025, 500, 900, 0]).unwrap(); // larger than its slot
         assert_eq!(arena.report().misses, 1);
-        kept[1].bytes_mut().fill(7);
+        write(&mut kept[1], 7);
         arena.start_step(Some("step"));
         let mut held = program(&arena, [1000, 500, 900, 64]).unwrap(); // what `kept` holds is not given twice
-        held.iter_mut().for_each(|storage| storage.bytes_mut().fill(9));
+        held.iter_mut().for_each(|storage| write(storage, 9));
         assert!(kept[1].bytes().iter().all(|&b| b == 7), "a living tensor was overwritten");
         assert!(arena.report().misses >= 3, "{:?}", arena.report());
         let extra = arena.request(100).unwrap(); // more requests than planned
@@ -481,10 +535,10 @@ mod tests {
         for arena in [Arena::default(), planned] {
             let mut parts = Parts::new(&arena, 3, 40).unwrap();
             let [mut first, mut third] = [0, 2].map(|at| parts.take(at));
-            first.bytes_mut().fill(1);
-            third.bytes_mut().fill(3);
+            write(&mut first, 1);
+            write(&mut third, 3);
             let mut second = parts.take(1);
-            second.bytes_mut().fill(2);
+            write(&mut second, 2);
             let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| parts.take(1)));
             assert!(again.is_err(), "one part given twice");
             drop((first, third));
@@ -497,6 +551,22 @@ mod tests {
             assert!(parts.into_whole().is_none(), "read while a part is somebody's");
             drop((held, whole));
             assert_eq!(arena.report().heap, 0);
+        }
+    }
+
+    #[test]
+    fn storages_that_are_dropped_by_several_threads_leave_no_bytes_and_no_contents() {
+        let arena = Arena::default();
+        for round in 0..200 {
+            let mut storage = arena.request(64).unwrap();
+            assert_eq!(storage.bytes(), [0; 64], "{round}");
+            write(&mut storage, 1);
+            std::thread::scope(|scope| {
+                for storage in [storage.clone(), storage] {
+                    scope.spawn(|| drop(storage));
+                }
+            });
+            assert_eq!(arena.report().heap, 0, "{round}");
         }
     }
 

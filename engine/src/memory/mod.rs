@@ -19,5 +19,5 @@ mod plan;
 pub use allocator::ProgramAllocator;
 pub use arena::Arena;
 pub use arena::ArenaReport;
-pub(crate) use arena::{Parts, Storage};
+pub(crate) use arena::{Parts, SharedStorage, Storage};
 pub use plan::Plan;

@@ -122,7 +122,7 @@ fn combined(
             });
             Ok(())
         }
-        Device::Cuda(gpu) => gpu.map(Function::Binary(operation, broadcast), &[a, b], None, &mut y),
+        Device::Cuda(gpu) => gpu.map(Function::Binary(operation, broadcast), &[a.address(), b.address()], None, &mut y),
     })?;
     y.reshape(*a.shape())
 }

@@ -87,7 +87,7 @@ fn apply(tape: &Tape<'_>, x: &Var, function: Function) -> Result<Var> {
         }
         Device::Cuda(gpu) => {
             let (map, factor) = function.kernel().map_or_else(|c| (Map::Scale, Some(c)), |f| (Map::Unary(f), None));
-            gpu.map(map, &[input], factor, &mut y)
+            gpu.map(map, &[input.address()], factor, &mut y)
         }
     })?;
     let saved = match function.kernel().map(Unary::keeps) {
@@ -119,8 +119,8 @@ impl Op for Elementwise {
                 Ok(())
             }
             Device::Cuda(gpu) => match (function.kernel(), &saved) {
-                (Ok(f), Some(saved)) => gpu.map(Map::UnaryBackward(f), &[saved, &dy], None, &mut dx),
-                (Err(factor), _) => gpu.map(Map::Scale, &[&dy], Some(factor), &mut dx),
+                (Ok(f), Some(saved)) => gpu.map(Map::UnaryBackward(f), &[saved.address(), dy.address()], None, &mut dx),
+                (Err(factor), _) => gpu.map(Map::Scale, &[dy.address()], Some(factor), &mut dx),
                 (Ok(_), None) => unreachable!("every function but the scale saves its input or its output"),
             },
         })?;

@@ -108,7 +108,8 @@ pub fn mean_squared_error(tape: &Tape<'_>, x: &Var, target: &Var) -> Result<Var>
             Ok(())
         }
         Device::Cuda(gpu) => {
-            gpu.map(Function::Binary(Binary::Sub, Broadcast::Full), &[a, b], None, &mut difference)?;
+            let minus = Function::Binary(Binary::Sub, Broadcast::Full);
+            gpu.map(minus, &[a.address(), b.address()], None, &mut difference)?;
             gpu.scaled_sum_of_squares(&difference, 1.0 / a.len() as f32, &mut y)
         }
     })?;
@@ -143,7 +144,7 @@ impl Op for SquaredError {
                 Device::Cuda(gpu) => {
                     gpu.repeat(&dy, sign / difference.len() as f32, &mut factor)?;
                     let times = Function::Binary(Binary::Mul, Broadcast::Scalar);
-                    gpu.map(times, &[&difference, &factor], None, &mut dx)
+                    gpu.map(times, &[difference.address(), factor.address()], None, &mut dx)
                 }
             })?;
             ctx.accumulate_grad(input, dx)?;

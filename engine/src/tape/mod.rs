@@ -40,7 +40,10 @@ use crate::{
     trace,
 };
 use kernels::{Cost, Cpu, Element, gemm::Precision};
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+};
 use workspace::Spare;
 
 /// The backward pass of a recorded operation, with what it saved.
@@ -64,8 +67,8 @@ enum Source {
 
 struct Node {
     source: Source,
-    /// Records of the inputs; [`NO_NODE`] for those that require no gradient.
-    inputs: Box<[u32]>,
+    /// Its part of the tape's inputs.
+    inputs: Range<usize>,
 }
 
 const NO_NODE: u32 = u32::MAX;
@@ -75,7 +78,7 @@ impl std::fmt::Debug for Node {
         match &self.source {
             Source::Leaf => write!(f, "leaf"),
             Source::Param(id) => write!(f, "parameter {}", id.index()),
-            Source::Op(op) => write!(f, "{} of {:?}", op.name(), self.inputs),
+            Source::Op(op) => write!(f, "{} of inputs {:?}", op.name(), self.inputs),
         }
     }
 }
@@ -91,6 +94,8 @@ pub struct Tape<'w> {
     /// True if weight gradients of repeated layers are fused.
     joins: bool,
     nodes: RefCell<Vec<Node>>,
+    /// Records of the inputs of all nodes; [`NO_NODE`] for those that require no gradient.
+    inputs: RefCell<Vec<u32>>,
     gradients: RefCell<Vec<Option<Tensor>>>,
     done: Cell<bool>,
     /// Start of the forward pass in a trace.
@@ -221,7 +226,7 @@ impl<'w> Tape<'w> {
         if !value.dtype().is_float() {
             return Err(EngineError::dtype("leaf", format!("{value:?} cannot have a gradient; use constant")));
         }
-        let node = self.push(Source::Leaf, Box::default());
+        let node = self.push(Source::Leaf, 0..0);
         Ok(Var::new(value, node))
     }
 
@@ -231,7 +236,7 @@ impl<'w> Tape<'w> {
     /// There is not enough memory, the device failed, or the newest values are on another one.
     pub fn param(&self, id: ParamId) -> Result<Var> {
         let value = self.params.tensor_on(self.device(), id)?;
-        let node = self.push(Source::Param(id), Box::default());
+        let node = self.push(Source::Param(id), 0..0);
         Ok(Var::new(value, node))
     }
 
@@ -278,8 +283,12 @@ impl<'w> Tape<'w> {
         if !wanted {
             return Ok(Var::new(value, None));
         }
-        let ids = inputs.iter().map(|x| self.node(x)).collect::<Result<_>>()?;
-        let node = self.push(Source::Op(Box::new(backward())), ids);
+        let start = self.inputs.borrow().len();
+        for x in inputs {
+            let id = self.node(x)?;
+            self.inputs.borrow_mut().push(id);
+        }
+        let node = self.push(Source::Op(Box::new(backward())), start..start + inputs.len());
         Ok(Var::new(value, node))
     }
 
@@ -298,7 +307,7 @@ impl<'w> Tape<'w> {
         }
     }
 
-    fn push(&self, source: Source, inputs: Box<[u32]>) -> Option<(u32, u32)> {
+    fn push(&self, source: Source, inputs: Range<usize>) -> Option<(u32, u32)> {
         if !self.recording {
             return None;
         }
@@ -399,6 +408,7 @@ impl<'w> Tape<'w> {
         }
         let start = self.end_forward();
         let mut nodes = self.nodes.take();
+        let mut inputs = self.inputs.take();
         let mut gradients = self.gradients.take();
         gradients.resize(nodes.len(), None);
         gradients[last as usize] = Some(dy);
@@ -407,7 +417,8 @@ impl<'w> Tape<'w> {
         let mut outcome = Ok(());
         while let Some(node) = nodes.pop() {
             let Some(dy) = gradients[nodes.len()].take() else { continue };
-            let mut ctx = BackwardContext { tape: self, gradients: &mut gradients, inputs: &node.inputs, params };
+            let inputs = &inputs[node.inputs];
+            let mut ctx = BackwardContext { tape: self, gradients: &mut gradients, inputs, params };
             outcome = match node.source {
                 Source::Leaf => {
                     leaves.gradients.push((nodes.len() as u32, dy));
@@ -421,9 +432,10 @@ impl<'w> Tape<'w> {
             }
         }
         nodes.clear();
+        inputs.clear();
         gradients.clear();
         // Their memory serves the next step.
-        *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
+        *self.workspace.spare.borrow_mut() = Spare { nodes, inputs, gradients };
         if let Some(start) = start {
             trace::record("backward", start, &[]);
         }
@@ -439,8 +451,9 @@ impl Drop for Tape<'_> {
         let mut nodes = self.nodes.take();
         nodes.clear();
         if nodes.capacity() > self.workspace.spare.borrow().nodes.capacity() {
-            let gradients = self.gradients.take();
-            *self.workspace.spare.borrow_mut() = Spare { nodes, gradients };
+            let (mut inputs, gradients) = (self.inputs.take(), self.gradients.take());
+            inputs.clear();
+            *self.workspace.spare.borrow_mut() = Spare { nodes, inputs, gradients };
         }
         self.workspace.arena.finish_step();
     }

@@ -77,6 +77,7 @@ pub(super) struct Scratch {
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     pub(super) nodes: Vec<Node>,
+    pub(super) inputs: Vec<u32>,
     pub(super) gradients: Vec<Option<Tensor>>,
 }
 
@@ -176,7 +177,7 @@ impl Workspace {
             (false, WeightGradients::Planned) => planned.is_some_and(|planned| planned.joins),
         };
         self.tapes = self.tapes.wrapping_add(1);
-        let Spare { nodes, gradients } = self.spare.take();
+        let Spare { nodes, inputs, gradients } = self.spare.take();
         Tape {
             id: self.tapes,
             params,
@@ -184,6 +185,7 @@ impl Workspace {
             dry: self.arena.is_dry(),
             joins,
             nodes: RefCell::new(nodes),
+            inputs: RefCell::new(inputs),
             gradients: RefCell::new(gradients),
             done: Cell::new(false),
             forward: Cell::new((trace::is_on() && !self.arena.is_dry()).then(trace::now)),

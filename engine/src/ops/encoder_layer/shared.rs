@@ -28,7 +28,7 @@ use super::spec::{EncoderLayer, Recompute};
 use crate::{
     dtype::DType,
     error::{EngineError, Result},
-    memory::{Parts, Storage},
+    memory::Parts,
     tape::{Tape, Traffic, Var},
     tensor::Tensor,
 };
@@ -241,8 +241,7 @@ impl Place {
         let (gradients, inputs) = (state.gradients[weight as usize].take(), state.inputs[weight as usize].take());
         let count = state.count;
         let whole = |parts: Option<Parts>, columns: usize| -> Result<Tensor> {
-            let storage: Option<Storage> = parts.and_then(Parts::into_whole);
-            let storage = storage.ok_or_else(|| {
+            let storage = parts.and_then(Parts::into_whole).ok_or_else(|| {
                 let problem = "a tensor of a repeated layer is still held, and its weight gradients are taken together; \
                                drop it before backward, or set WeightGradients::PerUse";
                 EngineError::Backward(problem.to_owned())
