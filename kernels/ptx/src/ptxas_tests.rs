@@ -86,6 +86,8 @@ fn ptxas_takes_forms_of_sm_90a_that_no_program_has() {
         let (base, barriers) = (k.dynamic_shared(1024), k.shared_array("full", 64, 8));
         let map = k.address_of_param(&map);
         k.prefetch_tensor_map(map);
+        k.wait_for_earlier_kernels();
+        k.launch_dependents();
         let full = barriers.at(0);
         k.mbarrier_init(full, 1);
         let zero = k.mov::<S32>(0);

@@ -1,6 +1,6 @@
 //! Synchronization: barriers of a block, mbarriers in shared memory, fences, flags and counters in device memory.
 
-use super::{Address, Entry, Feature, Global, Operand, Pred, Ptr, Reg, Shared, U32, U64, Version};
+use super::{Address, Entry, Feature, Global, Operand, Pred, Ptr, Reg, Shared, U32, U64, Version, module::statements};
 
 /// A barrier of the block. The hardware has sixteen; barrier 0 is that of all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,16 @@ pub enum Fence {
     AsyncShared,
     /// The initialization of mbarriers before their use by TMA and other blocks of the cluster.
     MbarrierInit,
+}
+
+statements! {
+    /// Waits until the kernels that were launched before are complete and what they have written is visible. A launch of a kernel
+    /// with this instruction may start earlier, so each thread executes it before its first access to device memory.
+    wait_for_earlier_kernels() = "griddepcontrol.wait" needs "griddepcontrol" 7 8 DependentLaunch;
+
+    /// Lets the next kernel start once every block has executed this or ended, if that kernel waits for this one
+    /// ([`Entry::wait_for_earlier_kernels`]).
+    launch_dependents() = "griddepcontrol.launch_dependents" needs "griddepcontrol" 7 8 DependentLaunch;
 }
 
 impl Entry {

@@ -24,6 +24,8 @@ pub enum Feature {
     Wgmma,
     /// `setmaxnreg`
     RegisterTransfer,
+    /// `griddepcontrol`
+    DependentLaunch,
 }
 
 /// The architecture that a module is written for, the `.target` of its text.
@@ -81,6 +83,7 @@ impl Sm {
                 Feature::Elect,
                 Feature::Wgmma,
                 Feature::RegisterTransfer,
+                Feature::DependentLaunch,
             ],
         }
     }

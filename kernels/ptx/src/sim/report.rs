@@ -41,6 +41,8 @@ named! {
         Operand "operand",
         /// The kernel ends with asynchronous operations that no thread has waited for.
         Unfinished "unfinished",
+        /// A kernel with `griddepcontrol.wait` accesses global memory, or ends a block, before it.
+        Dependency "dependency",
     }
 }
 

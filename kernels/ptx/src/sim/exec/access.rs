@@ -35,16 +35,12 @@ impl Machine<'_> {
             (at.saturating_add(bytes as u64) <= length as u64).then_some(at as usize)
         };
         let (found, name, length, base) = match space {
-            Space::Global | Space::Const => match self.memory.find(within, bytes as u64, self.guess) {
-                Ok((region, at)) => {
-                    self.guess = region;
-                    return Some(Spot::Global(region, at));
+            Space::Global | Space::Const => {
+                if space == Space::Global {
+                    self.check_grid_wait(block, thread, address);
                 }
-                Err(message) => {
-                    self.report(FindingKind::OutOfBounds, block, thread, Some(address), || message);
-                    return None;
-                }
-            },
+                return self.locate_global(block, thread, [address, within], bytes);
+            }
             Space::Shared | Space::Cluster => {
                 let peer = rank.filter(|rank| *rank != block.rank);
                 if peer.is_some_and(|rank| !self.visit(block, thread, rank, address)) {
@@ -69,6 +65,34 @@ impl Machine<'_> {
             self.report(FindingKind::OutOfBounds, block, thread, Some(address), message);
         }
         found
+    }
+
+    /// [`Machine::locate`] in global memory; the second address is within the space.
+    fn locate_global(
+        &mut self,
+        block: &Block,
+        thread: Thread,
+        [given, within]: [u64; 2],
+        bytes: usize,
+    ) -> Option<Spot> {
+        match self.memory.find(within, bytes as u64, self.guess) {
+            Ok((region, at)) => {
+                self.guess = region;
+                Some(Spot::Global(region, at))
+            }
+            Err(message) => {
+                self.report(FindingKind::OutOfBounds, block, thread, Some(given), || message);
+                None
+            }
+        }
+    }
+
+    /// Checks that an access to global memory follows the thread's `griddepcontrol.wait`, if the kernel has one.
+    fn check_grid_wait(&mut self, block: &Block, thread: Thread, address: u64) {
+        if self.has_grid_wait && block.warps[thread.w].grid_waited >> thread.lane & 1 == 0 {
+            let message = || "accesses global memory before its thread executes griddepcontrol.wait".to_string();
+            self.report(FindingKind::Dependency, block, thread, Some(address), message);
+        }
     }
 
     /// The epoch of an access that a thread makes now.

@@ -28,6 +28,11 @@ impl Machine<'_> {
         self.metrics.longest = self.metrics.longest.max(longest);
         while (0..block.warps.len()).any(|w| self.arrive_copies(block, w)) {}
         self.finish_flights(block);
+        if self.has_grid_wait && block.warps.iter().all(|warp| warp.grid_waited == 0) {
+            let thread = Thread { w: 0, lane: 0, pc: block.warps[0].last };
+            let message = || "ends a block of which no thread has executed griddepcontrol.wait".to_string();
+            self.report(FindingKind::Dependency, block, thread, None, message);
+        }
         // All four warps of a group must have issued all products of the group.
         for (group, issued) in block.engine.issued.clone().iter().enumerate() {
             for w in 4 * group..4 * group + 4 {

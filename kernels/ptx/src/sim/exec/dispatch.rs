@@ -63,6 +63,10 @@ impl Machine<'_> {
             Async::ClusterArrive { releases } => self.cluster_arrive(block, issue, releases),
             Async::ClusterWait => self.cluster_wait(block, issue),
             Async::MapShared => self.map_shared(block, issue),
+            Async::GridWait => {
+                block.warps[issue.w].grid_waited |= issue.mask;
+                Flow::Next
+            }
             Async::Nothing => Flow::Next,
         }
     }

@@ -8,7 +8,7 @@
 use crate::Launch;
 use crate::sim::{
     Argument, Error, FindingKind, Module, Options, Report,
-    isa::{Operation, SPECIALS, TensorCore},
+    isa::{Async, Operation, SPECIALS, TensorCore},
     limits::{Limits, ensure},
     metrics::{Metrics, Site, SiteMemory, Traffic},
     report::Findings,
@@ -82,6 +82,7 @@ impl Module {
             fatal: false,
             has_products: entry.code.iter().any(|i| i.operation.is_product()),
             has_scopes: entry.code.iter().any(|i| i.operation.is_narrow()),
+            has_grid_wait: entry.code.iter().any(|i| matches!(i.operation, Operation::Async(Async::GridWait))),
             warps,
             cluster_size: outline.cluster.unwrap_or([1; 3]),
             cluster: Cluster::default(),

@@ -31,6 +31,8 @@ pub(crate) enum Async {
     },
     ClusterWait,
     MapShared,
+    /// `griddepcontrol.wait`
+    GridWait,
     /// Hints, and instructions without effect for one kernel at a time.
     Nothing,
 }

@@ -19,8 +19,10 @@ pub(crate) fn find(opcode: &mut Opcode<'_>) -> Option<(Async, &'static str)> {
             Some((Async::MapShared, "DSS"))
         }
         "griddepcontrol" => {
-            opcode.drop_all(&["launch_dependents", "wait"]);
-            Some((Async::Nothing, ""))
+            if opcode.take("wait") {
+                return Some((Async::GridWait, ""));
+            }
+            opcode.take("launch_dependents").then_some((Async::Nothing, ""))
         }
         "barrier" if opcode.parts.first() == Some(&"cluster") => {
             opcode.take("cluster");

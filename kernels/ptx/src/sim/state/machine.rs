@@ -37,6 +37,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) has_products: bool,
     /// The kernel has strong accesses or fences whose scope does not reach other blocks.
     pub(crate) has_scopes: bool,
+    /// The kernel has `griddepcontrol.wait`, so it may start before earlier kernels are complete.
+    pub(crate) has_grid_wait: bool,
     pub(crate) warps: usize,
     /// Blocks of a cluster, in x, y and z.
     pub(crate) cluster_size: [u32; 3],

@@ -61,6 +61,8 @@ pub(crate) struct Warp {
     pub(crate) last: usize,
     /// Polls of an mbarrier since the last change.
     pub(crate) polls: u32,
+    /// Lanes that have executed `griddepcontrol.wait`.
+    pub(crate) grid_waited: u32,
     /// Reduction of the barrier at which it waits.
     pub(crate) reduction: BarrierKind,
 }

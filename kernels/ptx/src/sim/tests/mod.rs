@@ -6,6 +6,7 @@ use crate::Launch;
 mod assembler;
 mod clusters;
 mod copies;
+mod dependencies;
 mod faults;
 mod fidelity;
 mod hopper;
