@@ -4,9 +4,16 @@
 //! warpgroup 0           the producer: releases registers, starts copies
 //! warpgroups 1, 2, [3]  the consumers: take over those registers, multiply
 //! ```
+//!
+//! Programmatic dependent launch: a kernel may start before the previous one is complete. Its prologue, up to [`roles`], reads
+//! parameters alone: it prefetches tensor maps and initializes mbarriers. Then every thread waits until the previous kernel is
+//! complete. All earlier kernels are complete, too: the previous one has waited for them in each block, or started after them.
+//! Operands are not loaded before, not even weights: the optimizer writes them, and a kernel does not know its predecessor.
+//! The producer lets the next kernel start after its last load. A block takes the registers of a whole multiprocessor, so a block
+//! of the next kernel starts where none of this one is left, and multiprocessors get one each.
 
 use crate::program::{Name, Program};
-use ptx::{Bf16x2, Entry, F16x2, Lane, Module, Pair, Reg, Sm, Storage, U32};
+use ptx::{Bf16x2, BytesParam, Compare, Entry, F16x2, Lane, Module, Pair, Reg, Sm, Storage, U32};
 
 /// Threads of a warpgroup.
 pub(crate) const WARPGROUP: u32 = 128;
@@ -63,7 +70,13 @@ pub(crate) fn warp_number(k: &Entry, thread: Reg<U32>) -> Reg<U32> {
     k.shfl(k.shr(thread, 5), Lane::Number(0))
 }
 
-/// Emits the branches of the two roles in a block with `count` consumers; `warp` is the index of the warp in the block.
+/// Prefetches tensor maps; run by one thread.
+pub(crate) fn prefetch(k: &Entry, maps: &[BytesParam]) {
+    maps.iter().for_each(|map| k.prefetch_tensor_map(k.address_of_param(map)));
+}
+
+/// Emits the branches of the two roles in a block with `count` consumers, each after the wait for earlier kernels; `warp` is the
+/// index of the warp in the block.
 pub(crate) fn roles(k: &Entry, warp: Reg<U32>, count: u32, producer: impl FnOnce(), consumers: impl FnOnce()) {
     let [_, of_producer, of_consumer] = registers(count);
     k.if_else(
@@ -71,12 +84,25 @@ pub(crate) fn roles(k: &Entry, warp: Reg<U32>, count: u32, producer: impl FnOnce
         || {
             k.comment("the producer");
             k.setmaxnreg_dec(of_producer);
+            k.wait_for_earlier_kernels();
             producer();
         },
         || {
             k.comment("the consumers");
             k.setmaxnreg_inc(of_consumer);
+            k.wait_for_earlier_kernels();
             consumers();
         },
     );
+}
+
+/// Emits `load`, which issues all loads of the block, for one thread of warp 0; then the next kernel may start.
+pub(crate) fn producer(k: &Entry, warp: Reg<U32>, load: impl FnOnce()) {
+    k.if_(k.setp(Compare::Eq, warp, 0u32), || {
+        let one = k.elect();
+        k.if_(one, || {
+            load();
+            k.launch_dependents();
+        });
+    });
 }

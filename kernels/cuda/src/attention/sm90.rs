@@ -149,7 +149,7 @@ impl HopperFlash {
     /// Emits the program.
     pub fn program(&self) -> Program {
         let required_sass =
-            &["HGMMA.64x128x16", "UTMALDG.2D", "UTMASTG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
+            &["HGMMA.64x128x16", "UTMALDG.2D", "ACQBULK", "UTMASTG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
         hopper::program(self.name(), self.storage, self, required_sass)
     }
 
@@ -209,6 +209,7 @@ impl hopper::Body for HopperFlash {
         let thread = k.special(Special::TidX);
         let warp = hopper::warp_number(k, thread);
         k.if_(k.setp(Compare::Eq, thread, 0u32), || {
+            hopper::prefetch(k, &arguments.maps);
             shared.queries.init(k, 1, 4 * self.consumers);
             shared.keys.init(k, 1, 4 * self.consumers);
             k.fence(Fence::MbarrierInit);
@@ -218,12 +219,7 @@ impl hopper::Body for HopperFlash {
             k,
             warp,
             self.consumers,
-            || {
-                k.if_(k.setp(Compare::Eq, warp, 0u32), || {
-                    let one = k.elect();
-                    k.if_(one, || produce(k, &shared, &arguments));
-                });
-            },
+            || hopper::producer(k, warp, || produce(k, &shared, &arguments)),
             || {
                 let (group, warp) = pipeline::consumer(k, warp, thread);
                 Consumer::new(k, shared, &arguments, group, warp).run::<P>(k);

@@ -172,7 +172,7 @@ impl HopperBackward {
 
     /// Emits the program.
     pub fn program(&self) -> Program {
-        let required_sass = &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
+        let required_sass = &["HGMMA.64x64x16", "UTMALDG.2D", "ACQBULK", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2"];
         hopper::program(self.name(), self.storage, self, required_sass)
     }
 }
@@ -183,46 +183,39 @@ impl hopper::Body for HopperBackward {
         let shared = SharedMemory { base: k.dynamic_shared(1024), layout: self.shared_layout() };
         let thread = k.special(Special::TidX);
         let fillers = if self.side == Side::Keys { 1 + FILLERS } else { 1 };
-        let warp = shared.init(k, thread, fillers);
-        let (sequence, first) = arguments.block(k);
-        // dk and dv of tokens that are not keys are 0: no queries are streamed if the block has no key.
-        let end = match self.side {
-            Side::Queries => sequence.keys,
-            Side::Keys => k.selp(sequence.length, 0u32, k.lt(first, sequence.keys)),
+        let warp = shared.init(k, thread, fillers, &arguments.maps);
+        let produce = |sequence: &Sequence, first, end| {
+            let [q, keys, values, dout] = &arguments.maps;
+            let (resident, streamed) = match self.side {
+                Side::Queries => ([q, dout], [keys, values]),
+                Side::Keys => ([keys, values], [q, dout]),
+            };
+            let producer = Producer { shared, resident: &resident, streamed };
+            hopper::producer(k, warp, || producer.run(k, sequence, first, end));
+            if self.side == Side::Keys {
+                let fills = k.lt(k.sub(warp, 1u32), FILLERS);
+                k.if_(fills, || fill_rows(k, shared, &arguments, sequence, thread, end));
+            }
         };
-        k.if_(k.lt(first, sequence.length), || {
-            hopper::roles(
-                k,
-                warp,
-                CONSUMERS,
-                || {
-                    k.if_(k.setp(Compare::Eq, warp, 0u32), || {
-                        let one = k.elect();
-                        let [q, keys, values, dout] = &arguments.maps;
-                        let (resident, streamed) = match self.side {
-                            Side::Queries => ([q, dout], [keys, values]),
-                            Side::Keys => ([keys, values], [q, dout]),
-                        };
-                        let producer = Producer { shared, resident: &resident, streamed };
-                        k.if_(one, || producer.run(k, &sequence, first, end));
-                    });
-                    if self.side == Side::Keys {
-                        let fills = k.lt(k.sub(warp, 1u32), FILLERS);
-                        k.if_(fills, || fill_rows(k, shared, &arguments, &sequence, thread, end));
-                    }
-                },
-                || {
-                    let (group, warp) = pipeline::consumer(k, warp, thread);
-                    let first = k.mad_lo(group, TILE, first);
-                    let consumer = Consumer { kernel: *self, shared, group, first, warp, sequence: &sequence, end };
-                    let sums = match self.side {
-                        Side::Queries => consumer.queries::<P>(k, &arguments),
-                        Side::Keys => consumer.keys::<P>(k, &arguments),
-                    };
-                    consumer.store(k, &sums, &arguments);
-                },
-            );
-        });
+        let consume = |sequence: &Sequence, first, end| {
+            let (group, warp) = pipeline::consumer(k, warp, thread);
+            let first = k.mad_lo(group, TILE, first);
+            let consumer = Consumer { kernel: *self, shared, group, first, warp, sequence, end };
+            let sums = match self.side {
+                Side::Queries => consumer.queries::<P>(k, &arguments),
+                Side::Keys => consumer.keys::<P>(k, &arguments),
+            };
+            consumer.store(k, &sums, &arguments);
+        };
+        // Each role finds its rows, because lengths are in device memory and the wait for earlier kernels precedes them.
+        let (side, arguments) = (self.side, &arguments);
+        hopper::roles(
+            k,
+            warp,
+            CONSUMERS,
+            || arguments.resident(k, side, produce),
+            || arguments.resident(k, side, consume),
+        );
     }
 }
 
@@ -268,6 +261,17 @@ impl Arguments {
     fn block(&self, k: &Entry) -> (Sequence, Reg<U32>) {
         let sequence = Sequence::find(k, &self.inputs, &self.sizes);
         (sequence, k.mul_lo(k.special(Special::CtaidX), RESIDENT))
+    }
+
+    /// Calls `body` with [`Arguments::block`] and the number of streamed rows, if the block has resident rows.
+    fn resident(&self, k: &Entry, side: Side, body: impl FnOnce(&Sequence, Reg<U32>, Reg<U32>)) {
+        let (sequence, first) = self.block(k);
+        // dk and dv of tokens that are not keys are 0: no queries are streamed if the block has no key.
+        let end = match side {
+            Side::Queries => sequence.keys,
+            Side::Keys => k.selp(sequence.length, 0u32, k.lt(first, sequence.keys)),
+        };
+        k.if_(k.lt(first, sequence.length), || body(&sequence, first, end));
     }
 
     fn scale(&self, k: &Entry) -> Reg<F32> {

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::gemm::position::load_fragment;
 pub(super) use crate::hopper::CONSUMERS;
-use crate::hopper::{THREADS, warp_number};
+use crate::hopper::{THREADS, prefetch, warp_number};
 use ptx::Launch;
 use ptx::{
     Address, BytesParam, Compare, DescriptorSwizzle, Entry, F32, Fence, Generic, Major, Pair, Ptr, Reg, S32, Shared,
@@ -184,10 +184,11 @@ pub(super) fn advance(k: &Entry, descriptor: Reg<U64>, bytes: u32) -> Reg<U64> {
 impl SharedMemory {
     /// Starts a kernel: initializes the barriers and returns the warp index, uniform over the lanes so that roles are
     /// whole warps. `fillers` is the number of arrivals that fill a stage.
-    pub(super) fn init(self, k: &Entry, thread: Reg<U32>, fillers: u32) -> Reg<U32> {
+    pub(super) fn init(self, k: &Entry, thread: Reg<U32>, fillers: u32, maps: &[BytesParam]) -> Reg<U32> {
         let Self { base, layout } = self;
         let warp = warp_number(k, thread);
         k.if_(k.setp(Compare::Eq, thread, 0u32), || {
+            prefetch(k, maps);
             k.mbarrier_init(base.at(layout.ready() as i32), 1);
             self.barriers().init(k, fillers, 4 * CONSUMERS);
             k.fence(Fence::MbarrierInit);

@@ -139,7 +139,7 @@ impl HopperShort {
     /// Emits the program.
     pub fn program(&self) -> Program {
         let required_sass =
-            &["HGMMA.64x64x16", "UTMALDG.2D", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2", "STSM.16.M88.4"];
+            &["HGMMA.64x64x16", "UTMALDG.2D", "ACQBULK", "SYNCS.PHASECHK", "USETMAXREG", "MUFU.EX2", "STSM.16.M88.4"];
         hopper::program(self.name(), self.storage, self, required_sass)
     }
 }
@@ -151,6 +151,7 @@ impl hopper::Body for HopperShort {
         let thread = k.special(Special::TidX);
         let warp = hopper::warp_number(k, thread);
         k.if_(k.setp(Compare::Eq, thread, 0u32), || {
+            hopper::prefetch(k, &arguments.maps);
             for stage in 0..STAGES {
                 k.mbarrier_init(base.at((FULL + 8 * stage) as i32), 1 + FILLERS);
                 k.mbarrier_init(base.at((EMPTY + 8 * stage) as i32), 4 * CONSUMERS);
@@ -163,10 +164,7 @@ impl hopper::Body for HopperShort {
             warp,
             CONSUMERS,
             || {
-                k.if_(k.setp(Compare::Eq, warp, 0u32), || {
-                    let one = k.elect();
-                    k.if_(one, || produce(k, base, &arguments));
-                });
+                hopper::producer(k, warp, || produce(k, base, &arguments));
                 k.if_(k.lt(k.sub(warp, 1u32), FILLERS), || fill_rows(k, base, &arguments, thread));
             },
             || {

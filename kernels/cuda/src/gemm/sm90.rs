@@ -178,7 +178,7 @@ impl HopperProduct {
     /// Emits the program.
     pub fn program(&self) -> Program {
         let required_sass =
-            &["HGMMA.64x", "UTMALDG.2D", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "USETMAXREG", "WARPGROUP.DEPBAR"];
+            &["HGMMA.64x", "UTMALDG.2D", "ACQBULK", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "USETMAXREG", "WARPGROUP.DEPBAR"];
         hopper::program(self.name(), self.storage, self, required_sass)
     }
 
@@ -208,7 +208,10 @@ impl hopper::Body for HopperProduct {
         let base = k.dynamic_shared(1024);
         let thread = k.special(Special::TidX);
         let warp = hopper::warp_number(k, thread);
-        k.if_(k.setp(Compare::Eq, thread, 0u32), || layout.initialize(k, base));
+        k.if_(k.setp(Compare::Eq, thread, 0u32), || {
+            hopper::prefetch(k, &maps);
+            layout.initialize(k, base);
+        });
         if self.paired {
             k.cluster(PAIR);
             k.cluster_sync();
@@ -219,12 +222,7 @@ impl hopper::Body for HopperProduct {
             k,
             warp,
             hopper::CONSUMERS,
-            || {
-                k.if_(k.setp(Compare::Eq, warp, 0u32), || {
-                    let first = k.elect();
-                    k.if_(first, || Producer { layout, base, maps: &maps }.run(k, &schedule));
-                });
-            },
+            || hopper::producer(k, warp, || Producer { layout, base, maps: &maps }.run(k, &schedule)),
             || {
                 let warp = k.sub(warp, WARPGROUP / 32);
                 Consumer::new(k, layout, base, warp).run::<P>(k, &schedule, &epilogue, &c);

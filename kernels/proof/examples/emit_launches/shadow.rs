@@ -9,7 +9,7 @@
 //! wgmma.wait_group 1              if old: ld.shared of all bytes of its operands
 //! wgmma.wait_group 0              if old: the same; if new: the same
 //! wgmma.fence, wgmma.wait_group   also bar.warp.sync, for `.sync.aligned`
-//! setmaxnreg                      removed
+//! setmaxnreg, griddepcontrol, prefetch.tensormap   removed
 //! ```
 //!
 //! Wait loops branch on the predicate of `try_wait` itself, as the verifier requires. Operands have rows of 128 bytes,
@@ -35,7 +35,10 @@ struct Group {
 /// Synchronization that `.sync.aligned` implies.
 const MEET: &str = "    bar.warp.sync 0xFFFFFFFF;\n";
 
-/// Replaces `wgmma` and removes `setmaxnreg`.
+/// Instructions without effect on the order within a kernel.
+const REMOVED: [&str; 3] = ["setmaxnreg", "griddepcontrol", "prefetch.tensormap"];
+
+/// Replaces `wgmma` and removes [`REMOVED`].
 pub(crate) fn shadow(listing: &str) -> String {
     let (mut groups, mut operands, mut results) = (Vec::<Group>::new(), Vec::new(), BTreeSet::new());
     // The first pass collects all groups, because declarations precede them.
@@ -65,7 +68,7 @@ pub(crate) fn shadow(listing: &str) -> String {
             waits += 1;
         } else if trimmed.starts_with("wgmma.fence") {
             out.push_str(MEET);
-        } else if !trimmed.starts_with("setmaxnreg") {
+        } else if !REMOVED.iter().any(|opcode| trimmed.starts_with(opcode)) {
             let _ = writeln!(out, "{line}");
             if trimmed == "{" {
                 declare(&mut out, &groups);

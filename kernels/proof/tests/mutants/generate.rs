@@ -3,7 +3,7 @@
 //! | kind | instructions | edits |
 //! |---|---|---|
 //! | barrier | `bar`, `barrier`, `mbarrier` except waits | delete, duplicate, move up and down by one instruction |
-//! | wait | `…wait_group`, `…wait_all`, the loop around `mbarrier.try_wait` | the same |
+//! | wait | `…wait_group`, `…wait_all`, `griddepcontrol.wait`, the loop around `mbarrier.try_wait` | the same |
 //! | commit | `…commit_group` | the same |
 //! | fence | `fence`, `membar`, `wgmma.fence` | the same |
 //! | expect_tx | `mbarrier.….expect_tx` | the same |

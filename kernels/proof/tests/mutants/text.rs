@@ -132,6 +132,7 @@ pub(crate) fn kind_of(opcode: &str) -> Option<Kind> {
     let has = |part: &str| opcode.contains(part);
     Some(match opcode {
         _ if has("wait_group") || has("wait_all") || has("try_wait") || has("test_wait") => Kind::Wait,
+        "griddepcontrol.wait" => Kind::Wait,
         _ if has("commit_group") => Kind::Commit,
         _ if opcode.starts_with("fence") || opcode.starts_with("membar") || opcode.starts_with("wgmma.fence") => {
             Kind::Fence
