@@ -26,6 +26,10 @@ use counts::Counts;
 /// Nanoseconds from which a pause before a launch is not the launch's own.
 const LONG: u64 = 50_000;
 
+/// Handle of a module; that of one whose text waits for earlier kernels has this bit in addition, and so have its functions.
+const MODULE: usize = 0x3000;
+const WAITS: usize = 1;
+
 struct State {
     counts: Counts,
     /// End of the last call.
@@ -314,10 +318,13 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
 ) -> Result {
     call(|state| {
         state.counts.modules += 1;
-        if unsafe { CStr::from_ptr(text) }.is_empty() {
+        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+        if text.is_empty() {
             return INVALID_VALUE;
         }
-        unsafe { give(module, ptr::without_provenance_mut(0x3000)) }
+        let wait = b"griddepcontrol.wait;";
+        let waits = usize::from(text.windows(wait.len()).any(|part| part == wait));
+        unsafe { give(module, ptr::without_provenance_mut(MODULE | waits * WAITS)) }
     })
 }
 
@@ -327,13 +334,14 @@ pub extern "C" fn cuModuleUnload(_: Handle) -> Result {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetFunction(function: *mut Handle, _: Handle, name: *const c_char) -> Result {
+pub unsafe extern "C" fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char) -> Result {
     call(|state| {
         if unsafe { CStr::from_ptr(name) }.is_empty() {
             return NOT_FOUND;
         }
         state.functions += 1;
-        unsafe { give(function, ptr::without_provenance_mut(0x1_0000 + 16 * state.functions)) }
+        let waits = module.addr() & WAITS;
+        unsafe { give(function, ptr::without_provenance_mut((0x1_0000 + 16 * state.functions) | waits)) }
     })
 }
 
@@ -356,14 +364,55 @@ pub extern "C" fn cuLaunchKernel(
     _: *mut Handle,
     _: *mut Handle,
 ) -> Result {
+    launch(function, [x, y, z, block_x, block_y, block_z], false)
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub struct LaunchConfig {
+    sizes: [c_uint; 6],
+    shared_bytes: c_uint,
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    count: c_uint,
+}
+
+/// `CUlaunchAttribute`; the value is 64 bytes.
+#[repr(C)]
+pub struct LaunchAttribute {
+    id: c_int,
+    _pad: [u8; 4],
+    value: [u64; 8],
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`
+const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const LaunchConfig,
+    function: Handle,
+    _: *mut Handle,
+    _: *mut Handle,
+) -> Result {
+    let config = unsafe { &*config };
+    let attributes = unsafe { std::slice::from_raw_parts(config.attributes, config.count as usize) };
+    let early = attributes.iter().any(|a| a.id == PROGRAMMATIC_STREAM_SERIALIZATION && a.value[0] as c_int == 1);
+    launch(function, config.sizes, early)
+}
+
+/// A launch with these sizes of grid and block; whether it may start before the previous one is complete.
+fn launch(function: Handle, sizes: [c_uint; 6], early: bool) -> Result {
     let start = Instant::now();
     call(|state| {
         state.counts.launches += 1;
+        state.counts.early += u64::from(early);
+        state.counts.unordered += u64::from(early != (function.addr() & WAITS != 0));
         match state.last.map_or(0, |last| (start - last).as_nanos() as u64) {
             LONG.. => state.counts.long += 1,
             pause => state.counts.between += pause,
         }
-        let refused = function.is_null() || [x, y, z, block_x, block_y, block_z].contains(&0);
+        let refused = function.is_null() || sizes.contains(&0);
         if refused { INVALID_VALUE } else { SUCCESS }
     })
 }

@@ -5,6 +5,10 @@
 #[repr(C)]
 pub(crate) struct Counts {
     pub(crate) launches: u64,
+    /// Launches that may start before the previous one is complete.
+    pub(crate) early: u64,
+    /// Launches that may, though their text does not wait, or the reverse.
+    pub(crate) unordered: u64,
     pub(crate) uploads: u64,
     pub(crate) uploaded_bytes: u64,
     /// Copies to the host, for which it waits.
@@ -30,6 +34,8 @@ impl Counts {
     /// No calls.
     pub(crate) const NONE: Self = Self {
         launches: 0,
+        early: 0,
+        unordered: 0,
         uploads: 0,
         uploaded_bytes: 0,
         reads: 0,

@@ -126,8 +126,9 @@ fn measure(world: &World, fake: &Fake, (sequences, length): (usize, usize), most
     let allocations = a_step(allocations as u64);
     let of_ours = after.launches - before.launches - (after.long - before.long);
     let between = (after.between - before.between) as f64 / 1e3 / of_ours as f64;
+    let early = a_step(after.early - before.early);
     println!(
-        "base {sequences}x{length}, a step: {launches} launches, {uploads} uploads of {:.0} bytes, {reads} reads, {waits} waits, {} reads without a wait, {} fills, {maps} maps, \
+        "base {sequences}x{length}, a step: {launches} launches, {early} of them early, {uploads} uploads of {:.0} bytes, {reads} reads, {waits} waits, {} reads without a wait, {} fills, {maps} maps, \
          {} context calls, {} of memory, {} calls in all, {allocations} heap allocations, {between:.2} us of ours a launch",
         a_step(after.uploaded_bytes - before.uploaded_bytes),
         a_step(after.later_reads - before.later_reads),
@@ -274,5 +275,12 @@ fn a_step_on_a_gpu_costs_the_host_few_calls() {
     let mut problems = measure(&world, &fake, (1, 512), &small);
     problems.extend(measure(&world, &fake, (64, 512), &large));
     problems.extend(measure_inference(&world, &fake));
+    let Counts { early, unordered, .. } = (fake.0)();
+    if early == 0 || unordered > 0 {
+        problems.push(format!(
+            "{early} launches may start before the previous one is complete, which disagrees with the kernel's text {unordered} \
+             times; expected some, and 0"
+        ));
+    }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

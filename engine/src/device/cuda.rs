@@ -27,6 +27,39 @@ fn too_many(count: usize) -> DriverError {
     DriverError::Call { call: "cuLaunchKernel", reason }
 }
 
+/// Launches a kernel that waits for earlier ones itself and so may start before they are complete: programmatic dependent launch.
+/// `arguments` are pointers to live values, as many and each as large as the parameters.
+fn launch_early(
+    function: sys::CUfunction,
+    Launch { grid, block, shared_bytes }: Launch,
+    stream: sys::CUstream,
+    arguments: &mut [*mut c_void],
+) -> Result<(), DriverError> {
+    let mut attribute = sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { pad: [0; 64] },
+    };
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    let config = sys::CUlaunchConfig {
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: block[0],
+        blockDimY: block[1],
+        blockDimZ: block[2],
+        sharedMemBytes: shared_bytes,
+        hStream: stream,
+        attrs: &raw mut attribute,
+        numAttrs: 1,
+    };
+    // SAFETY: configuration, attribute and arguments are live, and the driver copies them before it returns. What the kernel does
+    // with addresses stays within device memory.
+    unsafe { sys::cuLaunchKernelEx(&raw const config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) }
+        .result()
+        .map_err(failed("cuLaunchKernelEx"))
+}
+
 /// One GPU.
 #[derive(Debug)]
 pub struct CudaDriver {
@@ -149,7 +182,7 @@ impl Driver for CudaDriver {
     fn launch(&self, handle: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError> {
         self.session.bind()?;
         let start = || {
-            let function = self.session.function_with_room(handle, launch.shared_bytes)?;
+            let (function, waits) = self.session.function_with_room(handle, launch.shared_bytes)?;
             // No change of the maps can panic halfway.
             let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
             let mut values = [const { MaybeUninit::uninit() }; MOST_ARGUMENTS];
@@ -158,13 +191,15 @@ impl Driver for CudaDriver {
             for ((argument, value), pointer) in arguments.iter().zip(&mut values).zip(&mut *pointers) {
                 *pointer = std::ptr::from_mut(value.write(Passed::new(argument, &mut maps)?)).cast();
             }
+            let (stream, shared_bytes) = (self.session.stream(), launch.shared_bytes);
+            if waits {
+                return launch_early(function, launch, stream, pointers);
+            }
             let [grid, block] = [launch.grid, launch.block].map(|[x, y, z]| (x, y, z));
             // SAFETY: the pointers are to live values, each as large as any parameter, which the driver copies before
             // it returns. What the kernel does with addresses stays within device memory.
-            unsafe {
-                result::launch_kernel(function, grid, block, launch.shared_bytes, self.session.stream(), pointers)
-            }
-            .map_err(failed("cuLaunchKernel"))
+            unsafe { result::launch_kernel(function, grid, block, shared_bytes, stream, pointers) }
+                .map_err(failed("cuLaunchKernel"))
         };
         start().map_err(|error| self.session.refused(handle, error))
     }

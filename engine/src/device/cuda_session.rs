@@ -28,6 +28,8 @@ struct Loaded {
     function: sys::CUfunction,
     /// Dynamic shared memory that a launch may ask for.
     shared_bytes: u32,
+    /// The kernel waits for earlier ones itself (`griddepcontrol.wait`), so it may be launched before they are complete.
+    waits: bool,
 }
 
 /// Dynamic shared memory that every function may ask for; more has to be allowed first.
@@ -63,12 +65,12 @@ impl CudaSession {
         }
     }
 
-    /// The function, allowed to be launched with so much shared memory.
+    /// The function, allowed to be launched with so much shared memory, and whether it waits for earlier kernels itself.
     pub(super) fn function_with_room(
         &self,
         function: FunctionHandle,
         shared_bytes: u32,
-    ) -> Result<sys::CUfunction, DriverError> {
+    ) -> Result<(sys::CUfunction, bool), DriverError> {
         let mut loaded = self.loaded();
         let loaded = loaded.get_mut(function.0).ok_or_else(|| DriverError::Call {
             call: "cuLaunchKernel",
@@ -82,7 +84,7 @@ impl CudaSession {
                 .map_err(failed("cuFuncSetAttribute"))?;
             loaded.shared_bytes = shared_bytes;
         }
-        Ok(loaded.function)
+        Ok((loaded.function, loaded.waits))
     }
 
     /// Compiles `ptx` and finds its kernel `entry`.
@@ -96,7 +98,8 @@ impl CudaSession {
         match unsafe { result::module::get_function(module, name) } {
             Ok(function) => {
                 let mut loaded = self.loaded();
-                loaded.push(Loaded { entry: entry.to_owned(), module, function, shared_bytes: SHARED_BYTES });
+                let (shared_bytes, waits) = (SHARED_BYTES, waits(ptx, entry));
+                loaded.push(Loaded { entry: entry.to_owned(), module, function, shared_bytes, waits });
                 Ok(FunctionHandle(loaded.len() - 1))
             }
             Err(error) => {
@@ -142,6 +145,12 @@ impl CudaSession {
     }
 }
 
+/// True if the kernel `entry` of a text waits for earlier kernels itself.
+fn waits(ptx: &str, entry: &str) -> bool {
+    let is_named = |text: &&str| text.strip_prefix(entry).is_some_and(|rest| rest.starts_with('('));
+    ptx.split(".entry ").find(is_named).is_some_and(|text| text.contains("griddepcontrol.wait;"))
+}
+
 /// Loads a module and gives the compiler's log if it is refused.
 fn load_module(ptx: &CString, entry: &str) -> Result<sys::CUmodule, DriverError> {
     let mut log = vec![0u8; LOG_BYTES];
@@ -161,4 +170,14 @@ fn load_module(ptx: &CString, entry: &str) -> Result<sys::CUmodule, DriverError>
         DriverError::Ptx { entry: entry.to_owned(), log }
     })?;
     Ok(module)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn only_the_kernel_that_waits_is_launched_early() {
+        let text =
+            ".visible .entry a(\n) {\n    griddepcontrol.wait;\n    ret;\n}\n.visible .entry ab(\n) {\n    ret;\n}\n";
+        assert_eq!(["a", "ab", "b"].map(|entry| super::waits(text, entry)), [true, false, false]);
+    }
 }

@@ -125,8 +125,9 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The target is not within one allocation.
     fn fill(&self, target: Address, bytes: usize, value: u8) -> Result<(), DriverError>;
 
-    /// Starts a kernel. The arguments must be those that its PTX declares, and every address it reaches must be
-    /// allocated: a kernel that breaks this corrupts the memory of the device, never that of the host.
+    /// Starts a kernel; one that executes `griddepcontrol.wait` may start before earlier ones are complete. The arguments must be
+    /// those that its PTX declares, and every address it reaches must be allocated: a kernel that breaks this corrupts the memory
+    /// of the device, never that of the host.
     ///
     /// # Errors
     /// The shape is not possible on this device. Faults of the kernel itself come with a later call.
