@@ -40,7 +40,10 @@ impl Passed {
 /// address. All arguments that vary are fields of [`TensorMap`], which is the key, so a cached map is always valid, even if the
 /// memory was freed and allocated for another tensor in the meantime.
 #[derive(Debug)]
-pub(super) struct TensorMaps(Box<[[Option<(TensorMap, Passed)>; WAYS]]>);
+pub(super) struct TensorMaps(Box<[Set]>);
+
+/// Maps as they were described and as they were encoded, the newest first.
+type Set = [Option<(TensorMap, Passed)>; WAYS];
 
 impl Default for TensorMaps {
     fn default() -> Self {
