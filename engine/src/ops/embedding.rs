@@ -130,7 +130,7 @@ fn add_rows<'a>(
     dtype: DType,
 ) -> Result<()> {
     // Rows that are sorted here stay allocated until the launch.
-    let (mut own, mut arguments) = (Vec::new(), Vec::new());
+    let (mut own, mut arguments) = (Vec::new(), Vec::with_capacity(3));
     for (ids, table) in tables {
         let sorted = match ids.sorted_rows() {
             Some(sorted) => sorted,
@@ -142,9 +142,9 @@ fn add_rows<'a>(
         arguments.push((sorted.address(), sorted.count, table));
     }
     let pieces = arguments.iter().map(|(_, count, _)| count).sum();
-    let partial = Tensor::new(&Arena::on_gpu(gpu), [pieces, width], DType::F32)?;
+    let partial = gpu.allocate(4 * pieces * width)?;
     let kernel = Scatter { dtype: storage(dy.dtype()), table: storage(dtype) };
-    let arguments = BackwardArgs::new(&arguments, [dy.address(), partial.address()], width);
+    let arguments = BackwardArgs::new(&arguments, [dy.address(), partial.at(0)], width);
     gpu.run(&kernel, kernel.launch(pieces), &arguments)
 }
 
