@@ -14,6 +14,7 @@ pub const LARGE: usize = 4096;
 
 static LEAST: AtomicUsize = AtomicUsize::new(LARGE);
 static ARMED: AtomicBool = AtomicBool::new(false);
+static TRACED: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -27,7 +28,7 @@ fn note(size: usize) {
     if size >= LEAST.load(SeqCst) && ARMED.load(SeqCst) {
         COUNT.fetch_add(1, SeqCst);
         LARGEST.fetch_max(size, SeqCst);
-        if std::env::var_os("ALBERT_TRACE_ALLOCATIONS").is_some() {
+        if TRACED.load(SeqCst) {
             ARMED.store(false, SeqCst);
             eprintln!("{size} bytes at\n{}", std::backtrace::Backtrace::force_capture());
             ARMED.store(true, SeqCst);
@@ -78,6 +79,8 @@ pub fn arm_from(least: usize) {
     LEAST.store(least, SeqCst);
     COUNT.store(0, SeqCst);
     LARGEST.store(0, SeqCst);
+    // Read here: it allocates.
+    TRACED.store(std::env::var_os("ALBERT_TRACE_ALLOCATIONS").is_some(), SeqCst);
     ARMED.store(true, SeqCst);
 }
 

@@ -13,7 +13,6 @@ use crate::{
     dtype::{DType, floats},
     error::{EngineError, Result},
     launch::storage,
-    memory::Arena,
     param::ParamId,
     shape::Shape,
     tape::{BackwardContext, Op, SortedRows, Tape, Var, moved},
