@@ -160,19 +160,20 @@ impl Op for Embedding {
         const NAME: &str = "embedding.backward";
         let bytes = dy.len() * (dy.dtype().bytes() + 8);
         if let Device::Cuda(gpu) = ctx.tape.device() {
-            let flat = ctx.params.flat.address_mut();
-            // Ids of a launch have different rows and counters, so lookups of one table or by one list take a launch each.
-            let is_twice = |i: usize| {
-                let (ids, table) = &self.lookups[i];
-                let is_same = |list: &Var| list.value().address() == ids.value().address();
-                self.lookups[..i].iter().any(|(list, earlier)| earlier == table || is_same(list))
-            };
-            let at_once = if (1..self.lookups.len()).any(is_twice) { 1 } else { self.lookups.len() };
-            return self.lookups.chunks(at_once).try_for_each(|lookups| {
-                let dtable = |table: &ParamId| flat.element(ctx.params.range(*table).start, 4);
-                let tables = lookups.iter().map(|(ids, table)| (ids, dtable(table)));
-                let add = |_: &Device| add_rows(gpu, tables, self.width, &dy, DType::F32);
-                ctx.tape.launch_on(NAME, moved(lookups.len() * bytes), add)
+            return ctx.tape.launch_on(NAME, moved(self.lookups.len() * bytes), |_| {
+                // Ids of a launch have different rows and counters, so lookups of one table or by one list take a launch each.
+                let is_twice = |i: usize| {
+                    let (ids, table) = &self.lookups[i];
+                    let is_same = |list: &Var| list.value().address() == ids.value().address();
+                    self.lookups[..i].iter().any(|(list, earlier)| earlier == table || is_same(list))
+                };
+                let at_once = if (1..self.lookups.len()).any(is_twice) { 1 } else { self.lookups.len() };
+                let flat = ctx.params.flat.address_mut();
+                self.lookups.chunks(at_once).try_for_each(|lookups| {
+                    let dtable = |table: &ParamId| flat.element(ctx.params.range(*table).start, 4);
+                    let tables = lookups.iter().map(|(ids, table)| (ids, dtable(table)));
+                    add_rows(gpu, tables, self.width, &dy, DType::F32)
+                })
             });
         }
         for (ids, table) in &self.lookups {
