@@ -84,12 +84,12 @@ fn cases() -> Vec<Case> {
     // The same with every epilogue and more k-tiles per tile than stages, so that a ping-pong consumer waits for its
     // turn; all columns and rows of a tile; and several tiles of a pair of blocks.
     for (form, ..) in &FORMS[..2] {
-        for (m, n, k) in [(16, 392, 264), (136, 200, 72), (392, 8, 328)] {
+        for (m, n, k) in [(16, 392, 264), (136, 200, 72), (648, 8, 328)] {
             all.extend(epilogues().into_iter().map(|epilogue| case(form, epilogue, DType::Bf16, m, n, k)));
         }
     }
     // Hopper's wide tiles: several of them, all their rows; and unaligned rows of C, in one block and in a pair.
-    for (m, n, k) in [(16, 392, 264), (136, 200, 72), (392, 8, 328)] {
+    for (m, n, k) in [(16, 392, 264), (136, 200, 72), (648, 8, 328)] {
         all.extend(["tn", "tt"].map(|form| case(form, PLAIN, DType::Bf16, m, n, k)));
     }
     all.push(case("nt", (Beta::Zero, EpilogueKind::Bias), DType::Bf16, 40, 125, 72));

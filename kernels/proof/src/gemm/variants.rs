@@ -30,7 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     // Several tiles, each with more k-tiles than pipeline stages; one k-tile and two; rows that end inside a warp's
     // part.
-    let sizes = [(16, 392, 328), (40, 8, 24), (40, 8, 40), (136, 200, 72), (392, 8, 328)];
+    let sizes = [(16, 392, 328), (40, 8, 24), (40, 8, 40), (136, 200, 72), (648, 8, 328)];
     for write in ["", "_accumulate"] {
         all.extend(sizes.map(|size| case(format!("tn{write}{INTO_F32}"), size)));
         all.extend([(72, 40, 520), (136, 24, 520)].map(|size| case(format!("tn{write}{SLICES}"), size)));
