@@ -22,8 +22,8 @@ pub fn train() -> Result<[f32; 2]> {
 
     // The model: [512, 2] -> [512, 32] -> [512, 2].
     let mut net = ParamBuilder::new();
-    let hidden = Linear::new(&mut net.scope("hidden"), HIDDEN, 2)?;
-    let output = Linear::new(&mut net.scope("output"), 2, HIDDEN)?;
+    let hidden = Linear::new(&mut net.scope("hidden"), 2, HIDDEN)?;
+    let output = Linear::new(&mut net.scope("output"), HIDDEN, 2)?;
 
     let device = Device::cpu()?;
     let params = net.build(device.processor(), 1)?;

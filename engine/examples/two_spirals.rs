@@ -26,9 +26,9 @@ impl Net {
     /// A name is taken.
     pub fn new(params: &mut ParamBuilder) -> Result<Self> {
         Ok(Self {
-            first: Linear::new(&mut params.scope("first"), HIDDEN, 2)?,
+            first: Linear::new(&mut params.scope("first"), 2, HIDDEN)?,
             second: Linear::new(&mut params.scope("second"), HIDDEN, HIDDEN)?,
-            output: Linear::new(&mut params.scope("output"), 2, HIDDEN)?,
+            output: Linear::new(&mut params.scope("output"), HIDDEN, 2)?,
         })
     }
 

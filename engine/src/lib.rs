@@ -19,7 +19,7 @@
 //! # fn main() -> Result<()> {
 //! let (points, labels) = ([0., 0., 0., 1., 1., 0., 1., 1.], [0u32, 1, 1, 0]); // exclusive or
 //! let mut params = ParamBuilder::new();
-//! let layers = [Linear::new(&mut params.scope("l1"), 8, 2)?, Linear::new(&mut params.scope("l2"), 2, 8)?];
+//! let layers = [Linear::new(&mut params.scope("l1"), 2, 8)?, Linear::new(&mut params.scope("l2"), 8, 2)?];
 //! let device = Device::cpu()?;
 //! let params = params.build(device.processor(), 0)?;
 //! let mut training = Training::new(device, params, OptimizerKind::AdamW, AdamConfig::default())?;

@@ -21,7 +21,7 @@ impl MlmHead {
     pub(crate) fn new(scope: &mut ParamScope<'_>, config: &AlbertConfig, words: ParamId) -> Result<Self, EngineError> {
         let e = config.embedding_size;
         Ok(Self {
-            dense: Linear::new(&mut scope.scope("dense"), e, config.hidden_size)?,
+            dense: Linear::new(&mut scope.scope("dense"), config.hidden_size, e)?,
             norm: LayerNorm::new(&mut scope.scope("LayerNorm"), e, config.layer_norm_eps as f32)?,
             activation: config.hidden_act.into(),
             decoder: words,

@@ -34,7 +34,7 @@ pub struct SentenceHead {
 
 impl SentenceHead {
     pub(crate) fn new(scope: &mut ParamScope<'_>, h: usize) -> Result<Self, EngineError> {
-        Ok(Self { classifier: Linear::new(&mut scope.scope("classifier"), 2, h)? })
+        Ok(Self { classifier: Linear::new(&mut scope.scope("classifier"), h, 2)? })
     }
 
     /// Logits `[B, 2]` of the pooler's output `[B, H]`.

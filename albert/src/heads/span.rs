@@ -12,7 +12,7 @@ pub struct SpanHead {
 
 impl SpanHead {
     pub(super) fn new(scope: &mut ParamScope<'_>, h: usize) -> Result<Self, EngineError> {
-        Ok(Self { outputs: Linear::new(scope, 2, h)? })
+        Ok(Self { outputs: Linear::new(scope, h, 2)? })
     }
 
     /// Start and end logits `[T]` each, of the encoder's output `[T, H]`.

@@ -38,14 +38,14 @@ pub struct SquadV2Head {
 impl SquadV2Head {
     pub(super) fn new(builder: &mut ParamBuilder, config: &AlbertConfig) -> Result<Self, EngineError> {
         let h = config.hidden_size;
-        let start = Linear::new(&mut builder.scope("start_logits.dense"), 1, h)?;
+        let start = Linear::new(&mut builder.scope("start_logits.dense"), h, 1)?;
         let mut end = builder.scope("end_logits");
-        let end_dense = Linear::new(&mut end.scope("dense_0"), h, 2 * h)?;
+        let end_dense = Linear::new(&mut end.scope("dense_0"), 2 * h, h)?;
         let end_norm = LayerNorm::new(&mut end.scope("LayerNorm"), h, config.layer_norm_eps as f32)?;
-        let end = Linear::new(&mut end.scope("dense_1"), 1, h)?;
+        let end = Linear::new(&mut end.scope("dense_1"), h, 1)?;
         let mut answer = builder.scope("answer_class");
-        let answer_dense = Linear::new(&mut answer.scope("dense_0"), h, 2 * h)?;
-        let answer = Linear::without_bias(&mut answer.scope("dense_1"), 1, h)?;
+        let answer_dense = Linear::new(&mut answer.scope("dense_0"), 2 * h, h)?;
+        let answer = Linear::without_bias(&mut answer.scope("dense_1"), h, 1)?;
         let dropout_rate = config.classifier_dropout_prob as f32;
         Ok(Self { start, end_dense, end_norm, end, answer_dense, answer, dropout_rate })
     }

@@ -37,7 +37,7 @@ impl Task {
     pub(crate) fn new(builder: &mut ParamBuilder, config: &AlbertConfig, head: TaskHead) -> Result<Self, EngineError> {
         let h = config.hidden_size;
         let mut classifier = || -> Result<Classifier, EngineError> {
-            let map = Linear::new(&mut builder.scope("classifier"), head.labels(), h)?;
+            let map = Linear::new(&mut builder.scope("classifier"), h, head.labels())?;
             Ok(Classifier { map, rate: config.classifier_dropout_prob as f32 })
         };
         Ok(match head {

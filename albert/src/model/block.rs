@@ -39,8 +39,8 @@ impl AttentionWeights {
 impl FfnWeights {
     pub(super) fn new(scope: &mut ParamScope<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
         let (h, f) = (config.hidden_size, config.intermediate_size);
-        let ffn = Linear::new(&mut scope.scope("ffn"), f, h)?;
-        let ffn_output = Linear::new(&mut scope.scope("ffn_output"), h, f)?;
+        let ffn = Linear::new(&mut scope.scope("ffn"), h, f)?;
+        let ffn_output = Linear::new(&mut scope.scope("ffn_output"), f, h)?;
         let norm = LayerNorm::new(&mut scope.scope("full_layer_layer_norm"), h, config.layer_norm_eps as f32)?;
         Ok(Self { ffn, ffn_output, norm })
     }

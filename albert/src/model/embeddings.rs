@@ -37,7 +37,7 @@ impl Embeddings {
         let segment = table("token_type_embeddings", config.type_vocab_size)?;
         let norm = LayerNorm::new(&mut scope.scope("LayerNorm"), e, config.layer_norm_eps as f32)?;
         let map = match config.has_embedding_map() {
-            true => Some(Linear::new(&mut albert.scope("encoder").scope("embedding_hidden_mapping_in"), h, e)?),
+            true => Some(Linear::new(&mut albert.scope("encoder").scope("embedding_hidden_mapping_in"), e, h)?),
             false => None,
         };
         Ok(Self { word, position, segment, norm, map, dropout_rate: config.hidden_dropout_prob as f32 })

@@ -25,21 +25,21 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer of `n` outputs and `k` inputs. By default W is uniform in ±1/√k; b is zero.
+    /// A layer from k = `inputs` to n = `outputs` elements. By default W is uniform in ±1/√k; b is zero.
     ///
     /// # Errors
     /// The scope has parameters of these names.
-    pub fn new(scope: &mut ParamScope<'_>, n: usize, k: usize) -> Result<Self> {
-        let weight = Self::add_weight(scope, n, k)?;
-        Ok(Self { weight, bias: Some(Self::add_bias(scope, n)?) })
+    pub fn new(scope: &mut ParamScope<'_>, inputs: usize, outputs: usize) -> Result<Self> {
+        let weight = Self::add_weight(scope, inputs, outputs)?;
+        Ok(Self { weight, bias: Some(Self::add_bias(scope, outputs)?) })
     }
 
     /// A layer without b.
     ///
     /// # Errors
     /// The scope has a parameter of this name.
-    pub fn without_bias(scope: &mut ParamScope<'_>, n: usize, k: usize) -> Result<Self> {
-        Ok(Self { weight: Self::add_weight(scope, n, k)?, bias: None })
+    pub fn without_bias(scope: &mut ParamScope<'_>, inputs: usize, outputs: usize) -> Result<Self> {
+        Ok(Self { weight: Self::add_weight(scope, inputs, outputs)?, bias: None })
     }
 
     /// Layers of one input whose weights are one matrix [N·n, k] in memory, and whose biases are one vector, so that a
@@ -50,26 +50,26 @@ impl Linear {
     pub fn contiguous<const N: usize>(
         scope: &mut ParamScope<'_>,
         names: [&str; N],
-        n: usize,
-        k: usize,
+        inputs: usize,
+        outputs: usize,
     ) -> Result<[Self; N]> {
         let mut weights = Vec::with_capacity(N);
         for name in names {
-            weights.push(Self::add_weight(&mut scope.scope(name), n, k)?);
+            weights.push(Self::add_weight(&mut scope.scope(name), inputs, outputs)?);
         }
         let mut layers = Vec::with_capacity(N);
         for (name, weight) in names.into_iter().zip(weights) {
-            layers.push(Self { weight, bias: Some(Self::add_bias(&mut scope.scope(name), n)?) });
+            layers.push(Self { weight, bias: Some(Self::add_bias(&mut scope.scope(name), outputs)?) });
         }
         Ok(layers.try_into().expect("one layer a name"))
     }
 
-    fn add_weight(scope: &mut ParamScope<'_>, n: usize, k: usize) -> Result<ParamId> {
-        scope.add_weight("weight", [n, k], Init::Uniform(1.0 / (k as f32).sqrt()))
+    fn add_weight(scope: &mut ParamScope<'_>, inputs: usize, outputs: usize) -> Result<ParamId> {
+        scope.add_weight("weight", [outputs, inputs], Init::Uniform(1.0 / (inputs as f32).sqrt()))
     }
 
-    fn add_bias(scope: &mut ParamScope<'_>, n: usize) -> Result<ParamId> {
-        scope.add("bias", [n], Init::Zeros)
+    fn add_bias(scope: &mut ParamScope<'_>, outputs: usize) -> Result<ParamId> {
+        scope.add("bias", [outputs], Init::Zeros)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::{
 /// ```
 /// # use engine::{ParamBuilder, nn::{self, Linear}};
 /// # let mut params = ParamBuilder::new();
-/// let l1 = Linear::new(&mut params.scope("l1"), 8, 2)?;
-/// let l2 = Linear::new(&mut params.scope("l2"), 2, 8)?;
+/// let l1 = Linear::new(&mut params.scope("l1"), 2, 8)?;
+/// let l2 = Linear::new(&mut params.scope("l2"), 8, 2)?;
 /// let net = nn::module(|x| x.apply(&l1)?.gelu()?.apply(&l2));
 /// # let _ = net;
 /// # Ok::<(), engine::EngineError>(())

@@ -1,7 +1,7 @@
 //! Declaration of parameters: names, shapes, initial values.
 //!
 //! ```text
-//! ParamBuilder ── scope("l1") ──> ParamScope ── Linear::new(&mut scope, 8, 2) ──> l1.weight [8, 2], l1.bias [8]
+//! ParamBuilder ── scope("l1") ──> ParamScope ── Linear::new(&mut scope, 2, 8) ──> l1.weight [8, 2], l1.bias [8]
 //!      └─ build: random    allocate: zeros    load: a file ──> ParamStore
 //! ```
 //!
