@@ -1,4 +1,5 @@
-//! Matrix fragments: which rows of a tile the lanes of an `ldmatrix` address, so that `mma` finds its operands.
+//! Matrix fragments: the rows of a tile that the lanes of an `ldmatrix` address, and the elements that lanes hold.
+//! The simulator uses the same functions.
 //!
 //! The layouts are those of the PTX manual (sections "Matrix Fragments for mma.m16n8k16", "ldmatrix").
 //!
@@ -43,4 +44,38 @@ impl Load {
         let (down, along) = if down_first { (matrix % 2, matrix / 2) } else { (matrix / 2, matrix % 2) };
         (row + 8 * down, 8 * along)
     }
+}
+
+/// Place along k of an element of A or B of an `mma`: `value` of `register` of `lane`, with `values` elements in a register.
+#[inline(always)]
+pub const fn place_along_k(lane: usize, register: usize, value: usize, values: usize) -> usize {
+    4 * values * register + lane % 4 * values + value
+}
+
+/// (row, k) in A [16, 16] of `mma.m16n8k16` of 16-bit element `value` (0 or 1) of `register` (0 to 3) of `lane`.
+pub const fn element_of_a(lane: usize, register: usize, value: usize) -> (usize, usize) {
+    (lane / 4 + 8 * (register % 2), place_along_k(lane, register / 2, value, 2))
+}
+
+/// (k, column) in B [16, 8] of `mma.m16n8k16` of 16-bit element `value` (0 or 1) of `register` (0 or 1) of `lane`.
+pub const fn element_of_b(lane: usize, register: usize, value: usize) -> (usize, usize) {
+    (place_along_k(lane, register, value, 2), lane / 4)
+}
+
+/// (row, column) in C [16, 8] of accumulator `register` (0 to 3) of `lane`, in f32.
+#[inline(always)]
+pub const fn element_of_c(lane: usize, register: usize) -> (usize, usize) {
+    (lane / 4 + 8 * (register / 2), 2 * (lane % 4) + register % 2)
+}
+
+/// (row, column) in D [64, N] of `wgmma` of accumulator `register` of `thread` (0 to 127) of the warpgroup, in f32.
+pub const fn element_of_d(thread: usize, register: usize) -> (usize, usize) {
+    let (row, column) = element_of_c(thread % 32, register % 4);
+    (16 * (thread / 32) + row, 8 * (register / 4) + column)
+}
+
+/// (row, column) of 16-bit element `value` (0 or 1) of `lane` in an 8 x 8 matrix of `ldmatrix`.
+#[inline(always)]
+pub const fn element_of_matrix(lane: usize, value: usize) -> (usize, usize) {
+    (lane / 4, 2 * (lane % 4) + value)
 }

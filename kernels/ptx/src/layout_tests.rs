@@ -1,6 +1,6 @@
 //! Swizzles of tiles, element by element.
 
-use super::fragment::{LANES, Load};
+use super::fragment::{LANES, Load, element_of_a, element_of_b, element_of_c, element_of_d, element_of_matrix};
 use super::tile::{CHUNK, LINE, Swizzle, Tile};
 use std::collections::BTreeSet;
 
@@ -87,4 +87,42 @@ fn ldmatrix_is_free_of_bank_conflicts_in_a_tile_of_halves() {
     let plain = Tile::new(64, 64, 2, Swizzle::None);
     let starts: Vec<u32> = (0..LANES).map(|lane| plain.offset(lane, 0)).collect();
     assert_eq!(conflicts(&starts, CHUNK), 8, "without a swizzle eight rows meet in one bank");
+}
+
+#[test]
+fn fragments_are_those_of_the_manual() {
+    // The formulas of the PTX manual for element i of a lane, "Matrix Fragments for mma.m16n8k16 with floating point type".
+    for lane in 0..32 {
+        let (group, in_group) = (lane >> 2, lane % 4);
+        for i in 0..8 {
+            let row = if i < 2 || (4..6).contains(&i) { group } else { group + 8 };
+            let column = if i < 4 { in_group * 2 + (i & 1) } else { in_group * 2 + (i & 1) + 8 };
+            assert_eq!(element_of_a(lane, i / 2, i % 2), (row, column), "a{i} of lane {lane}");
+        }
+        for i in 0..4 {
+            let row = if i < 2 { in_group * 2 + (i & 1) } else { in_group * 2 + (i & 1) + 8 };
+            assert_eq!(element_of_b(lane, i / 2, i % 2), (row, group), "b{i} of lane {lane}");
+            let row = if i < 2 { group } else { group + 8 };
+            assert_eq!(element_of_c(lane, i), (row, in_group * 2 + (i & 1)), "c{i} of lane {lane}");
+        }
+    }
+    // Read off the figure of D of wgmma.m64nNk16, and of the fragment of ldmatrix.
+    let of_d = [
+        (0, 0, (0, 0)),
+        (0, 1, (0, 1)),
+        (0, 2, (8, 0)),
+        (0, 4, (0, 8)),
+        (3, 1, (0, 7)),
+        (4, 0, (1, 0)),
+        (31, 3, (15, 7)),
+        (32, 0, (16, 0)),
+        (96, 2, (56, 0)),
+        (127, 7, (63, 15)),
+    ];
+    for (thread, register, place) in of_d {
+        assert_eq!(element_of_d(thread, register), place, "d{register} of thread {thread}");
+    }
+    for (lane, value, place) in [(0, 0, (0, 0)), (0, 1, (0, 1)), (3, 1, (0, 7)), (4, 0, (1, 0)), (31, 1, (7, 7))] {
+        assert_eq!(element_of_matrix(lane, value), place, "lane {lane}");
+    }
 }

@@ -1,7 +1,8 @@
-//! `albert kernels`: the CUDA kernels as PTX, and a simulated GPU that runs any PTX.
+//! `albert kernels`: the CUDA kernels as PTX, drawings of layouts, and a simulated GPU that runs any PTX.
 //!
 //! The only command that uses the crates `kernels` and `ptx` directly.
 
+mod draw;
 mod launch;
 mod list;
 mod simulate;
@@ -16,6 +17,8 @@ use std::{io::Write, process::ExitCode, thread};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Draw a tile, fragment, swizzle, packing or pipeline as SVG
+    Draw(draw::Arguments),
     /// List the CUDA kernels; for a part of a name also the FLOPs and bytes of an example
     List(list::Arguments),
     /// Print the PTX of a kernel
@@ -38,6 +41,7 @@ pub(crate) struct PtxArguments {
 
 pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     match command {
+        Command::Draw(arguments) => draw::run(arguments),
         Command::List(arguments) => list::run(arguments),
         Command::Ptx(arguments) => ptx(arguments),
         Command::Simulate(arguments) => Ok(simulate::run(arguments)),

@@ -208,6 +208,11 @@ impl PackedB {
         self.is_rounded
     }
 
+    /// All panels in memory order, as f32; with [`PackedB::rounded`] and bf16 each holds two elements.
+    pub fn floats(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.panels)
+    }
+
     /// Bytes of the panels.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.panels[..])

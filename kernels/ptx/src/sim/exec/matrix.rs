@@ -13,6 +13,7 @@
 //!
 //! `isa::tensor_core` has the sums of floats.
 
+use crate::fragment::{element_of_c, element_of_matrix, place_along_k};
 use crate::sim::{
     FindingKind,
     isa::{Columns, Lane, Multiply, Rows, Rule, Space, Tile, Type, element, join, multiply, to_f16},
@@ -54,8 +55,10 @@ impl Machine<'_> {
                 *values = std::array::from_fn(|k| u16::from_le_bytes([bytes[2 * k], bytes[2 * k + 1]]));
             }
             let held: [u64; 32] = std::array::from_fn(|lane| {
-                let (r, t) = (lane / 4, lane % 4);
-                let at = |k: usize| u64::from(if transposed { values[2 * t + k][r] } else { values[r][2 * t + k] });
+                let at = |k: usize| {
+                    let (row, column) = element_of_matrix(lane, k);
+                    u64::from(if transposed { values[column][row] } else { values[row][column] })
+                };
                 at(0) | at(1) << 16
             });
             self.set(block, w, *slot, mask, &held);
@@ -150,7 +153,7 @@ impl Machine<'_> {
         std::array::from_fn(|v| {
             let before = self.value(block, w, c[v]);
             std::array::from_fn(|lane| {
-                let (row, column) = place(lane, v);
+                let (row, column) = element_of_c(lane, v);
                 let sum: i32 = rows[row].iter().zip(&columns[column]).map(|(x, y)| x * y).sum();
                 i32::of(before[lane]).wrapping_add(sum).bits()
             })
@@ -186,7 +189,7 @@ impl Machine<'_> {
         for v in 0..4 {
             let per = 4 / slots.len();
             for (lane, held) in self.value(block, w, slots[v / per]).iter().enumerate() {
-                let (row, column) = place(lane, v);
+                let (row, column) = element_of_c(lane, v);
                 let bits = element(*held, v % per, ty.bits());
                 tile[row][column] =
                     if ty == Type::F16 { f16::from_bits(bits as u16).to_f32() } else { f32::from_bits(bits) };
@@ -211,14 +214,9 @@ fn each(held: &[u64; 32], ty: Type, r: usize, to: impl FnMut(usize, usize, u32))
 fn each_of<const E: usize>(held: &[u64; 32], r: usize, mut to: impl FnMut(usize, usize, u32)) {
     for (lane, held) in held.iter().enumerate() {
         for v in 0..E {
-            to(lane / 4, lane % 4 * E + v + 4 * E * r, element(*held, v, 32 / E as u32));
+            to(lane / 4, place_along_k(lane, r, v, E), element(*held, v, 32 / E as u32));
         }
     }
-}
-
-/// Row and column of value `v` of a lane's accumulators.
-fn place(lane: usize, v: usize) -> (usize, usize) {
-    (lane / 4 + 8 * (v / 2), 2 * (lane % 4) + v % 2)
 }
 
 /// The registers of accumulators, four of f32 or two of f16.
@@ -226,7 +224,7 @@ pub(crate) fn registers(tile: &Tile, ty: Type) -> [[u64; 32]; 4] {
     let mut values = [[0; 32]; 4];
     for (v, values) in values.iter_mut().enumerate() {
         for (lane, held) in values.iter_mut().enumerate() {
-            let (row, column) = place(lane, v);
+            let (row, column) = element_of_c(lane, v);
             *held = tile[row][column].bits();
         }
     }
