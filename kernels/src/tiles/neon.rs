@@ -2,7 +2,7 @@
 //!
 //! FPCR.FZ flushes results that are below 2^-126 before rounding, the definition those that are after it. The two differ only
 //! where a result rounds up to 2^-126, and every flushed result sets FPSR.UFC. A tile that sets it is computed by the definition,
-//! from the old values of C.
+//! from the old values of C. (FEAT_AFP flushes after rounding, but CPUs before Armv8.7 lack it.)
 
 use super::emulated::{add_flushed, flush, step};
 use super::{BLOCK, FlushingFma, PACKED, STRIDE, strides_of_a};
