@@ -1,8 +1,8 @@
 //! Global allocator of programs: memory that the system refuses ends the process with a sentence and exit code 1.
 //!
-//! std answers a refused allocation with SIGABRT: a core file and no word on what to do. Tensors are not concerned, their
-//! requests are errors ([`EngineError::Memory`](crate::EngineError::Memory)); this is for the many small requests of
-//! strings, lists and libraries, which cannot fail otherwise.
+//! std answers a refused allocation with SIGABRT, a core file and no word on what to do, and its `set_alloc_error_hook` is
+//! unstable. Tensors are not concerned, their requests are errors ([`EngineError::Memory`](crate::EngineError::Memory)); this is
+//! for the many small requests of strings, lists and libraries, which cannot fail otherwise.
 //!
 //! ```
 //! #[global_allocator]

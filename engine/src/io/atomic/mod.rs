@@ -17,7 +17,7 @@
 //! after it; [`check_output`] is for commands that cannot.
 //!
 //! Limits: Unix. File systems that ignore fsync keep none of this. A hard link to the old version keeps the old version;
-//! access lists and extended attributes are not carried over.
+//! access lists and extended attributes are not carried over. A name has at most 246 bytes.
 mod destination;
 mod folder;
 mod partial;
