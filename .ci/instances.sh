@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A public kernel that is generic over the storage type is compiled again in each crate that calls it, which takes minutes,
 # unless `compiled_here!` defines it. Counts the kernels in the library of `engine` that the tests built: 9 are left, the
-# functions of two storage types and the embedding lookup (docs/decisions.md).
+# functions of two storage types and the embedding lookup (docs/decisions/kernel-instances.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 known=9

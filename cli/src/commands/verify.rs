@@ -333,7 +333,7 @@ mod tests {
         assert!(differences.is_empty(), "{}", differences.join("\n"));
     }
 
-    /// Writes the recorded bits, for changes of bits that are decisions (`docs/decisions.md`).
+    /// Writes the recorded bits, for changes of bits that are decisions (`docs/decisions/bits-across-cpus.md`).
     #[test]
     #[ignore = "writes a file of the repository"]
     fn record() {

@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// All instruction sets could change together: the bits themselves are in `kernels/proof/bits.txt`. A change of them is a
-    /// decision (`docs/decisions.md`), and makes states of runs another version.
+    /// decision (`docs/decisions/bits-across-cpus.md`), and makes states of runs another version.
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
         let mut differences = Vec::new();
