@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.output {
         None => write!(results(), "{svg}")?,
         Some(output) => {
-            write_atomically(output, |file| Ok(file.write_all(svg.as_bytes())?))?;
+            write_atomically(output, |file| file.write_all(svg.as_bytes()))?;
             tell!("wrote {}", output.display());
         }
     }

@@ -101,7 +101,7 @@ impl HopperTile {
     /// Lower bound of the cycles of a k-tile: of the tensor cores, at 8192 multiply-adds per four cycles, or of shared
     /// memory, at 128 bytes per cycle: TMA writes both operands once, and each `wgmma` of 64 rows reads its rows of A and
     /// all of B.
-    pub(crate) const fn k_tile_cycles(self) -> u32 {
+    pub const fn k_tile_cycles(self) -> u32 {
         let products = Self::M * self.n * Self::K / 2048;
         let bytes = (Self::M + self.n) * Self::K * 2 + Self::M / 64 * (64 + self.n) * Self::K * 2;
         let memory = bytes / 128;
