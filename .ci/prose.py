@@ -11,10 +11,10 @@ import sys
 # Comparisons after "is no": they are English.
 COMPARED = r"(?!longer|more|less|fewer|later|earlier|larger|smaller|slower|faster|worse|better|greater|further|wider|shorter)"
 FAULTS = [
-    (rf"\b(?:is|are|was|were) no {COMPARED}\w", "write `is not a`, or turn the sentence around"),
+    (rf"(?<!here )\b(?:is|are|was|were) no {COMPARED}\w", "write `is not a`, or turn the sentence around"),
     (r"\b[Bb]eside\b", "write `next to`, `with` or `compared with`"),
     (r"\bWould change it\b", "write `Revisit if`"),
-    (r",? too(?=[.;:)]|$)", "write `also`, before the verb"),
+    (r",? too(?=[.;:)])", "write `also`, before the verb"),
     (r"\bof others\b|\bother people's\b", "name them: third-party, peers"),
     (r"\b[Aa]ccuses?\b", "write `flags`"),
 ]

@@ -10,7 +10,7 @@ fn main() -> Result<()> {
     train().map(drop)
 }
 
-/// Gives the first and the last loss.
+/// Returns the first and the last loss.
 pub fn train() -> Result<[f32; 2]> {
     let device = Device::cpu()?;
 

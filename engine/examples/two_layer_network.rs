@@ -13,7 +13,7 @@ fn main() -> Result<()> {
     train().map(drop)
 }
 
-/// Gives the first and the last loss.
+/// Returns the first and the last loss.
 pub fn train() -> Result<[f32; 2]> {
     // The data: points of a square, class 1 inside the circle.
     let mut stream = Stream::new(7, [0; 3]);

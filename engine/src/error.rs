@@ -10,7 +10,7 @@ pub enum EngineError {
     Shape {
         /// The operation, with its parameter where it has one.
         operation: String,
-        /// Which shapes, and what was expected.
+        /// The shapes, and what was expected.
         problem: String,
     },
     /// An operation does not take this element type.
@@ -42,13 +42,13 @@ pub enum EngineError {
     Parameter {
         /// Name of the parameter.
         name: String,
-        /// What is wrong and what to do.
+        /// The problem and its remedy.
         problem: String,
     },
     /// A loss or a norm is NaN or infinite.
     #[error("{what} is {value} at step {step}; lower the learning rate, clip the gradient or look at the batch")]
     NotFinite {
-        /// What was measured.
+        /// The measured quantity.
         what: String,
         /// The value.
         value: f64,
@@ -68,7 +68,7 @@ pub enum EngineError {
         setting: &'static str,
         /// The value given.
         value: String,
-        /// What was expected.
+        /// The expected value.
         problem: String,
     },
     /// A launcher's processes cannot find each other.
@@ -81,7 +81,7 @@ pub enum EngineError {
         rank: usize,
         /// Name of the exchange, for instance `losses of step 8`.
         what: String,
-        /// Which rank, and what happened.
+        /// The rank, and what happened.
         problem: String,
     },
     /// A device cannot be used.
@@ -104,7 +104,7 @@ pub enum EngineError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried, in the infinitive.
+        /// The attempted action, in the infinitive.
         action: &'static str,
         /// The system's answer.
         source: std::io::Error,
@@ -114,7 +114,7 @@ pub enum EngineError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was expected, what was found, what to do.
+        /// Expected and found values, and the remedy.
         problem: String,
     },
 }

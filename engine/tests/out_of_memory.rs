@@ -1,4 +1,4 @@
-//! What a program does when the system refuses memory. Each case runs in a process of its own with 1 GiB of address
+//! Behavior of a program when the system refuses memory. Each case runs in a process of its own with 1 GiB of address
 //! space.
 #![cfg(target_os = "linux")]
 

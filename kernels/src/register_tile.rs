@@ -24,7 +24,7 @@ impl RegisterTile {
         Self { rows, vectors }
     }
 
-    /// `rows` x `vectors` of a unit that is no vector register: [`for_height`] has no arms for it.
+    /// `rows` x `vectors` of a unit that is not a vector register: [`for_height`] has no arms for it.
     pub(crate) const fn of_unit(rows: usize, vectors: usize) -> Self {
         Self { rows, vectors }
     }

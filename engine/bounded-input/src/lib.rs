@@ -40,7 +40,7 @@ pub const DEEPEST: usize = 128;
 pub const LARGEST_SETTINGS: u64 = 64 << 20;
 /// Largest file read at once: a vocabulary, a table, a set of questions.
 pub const LARGEST_FILE: u64 = 4 << 30;
-/// Most bytes read from a pipe or device, whose size is unknown.
+/// Maximum number of bytes read from a pipe or device, whose size is unknown.
 pub const LARGEST_STREAM: u64 = 256 << 20;
 
 /// Memory budget of a reader of `bytes` bytes.

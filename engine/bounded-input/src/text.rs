@@ -50,7 +50,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Most bytes that tell a kind of file.
+    /// Number of bytes from which the kind of a file is detected.
     const LONGEST: usize = 10;
 
     /// Kind of data that begins with `bytes`.
@@ -365,7 +365,7 @@ fn cut_short() -> io::Error {
     damaged(&"it ends within a frame")
 }
 
-/// `text`, read by a thread of its own that is a few blocks ahead of the caller: decoding goes on beside what the caller does.
+/// `text`, read by a thread of its own that is a few blocks ahead of the caller: decoding overlaps the caller's work.
 ///
 /// # Errors
 /// The thread cannot be started.

@@ -87,7 +87,7 @@ impl Launcher {
     /// The launcher with MPI that started this process; `None` if none did.
     ///
     /// # Errors
-    /// A variable is no number.
+    /// A variable is not a number.
     pub(super) fn find(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         for (name, family) in SIZES {
             match number(variable, name)? {

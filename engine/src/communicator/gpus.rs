@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// Most bytes of a control message; longer ones are sent in pieces.
+/// Maximum number of bytes of a control message; longer ones are sent in pieces.
 const MESSAGE: usize = 1 << 20;
 /// Name of the initialization in errors.
 const START: &str = "the start of NCCL";
@@ -148,7 +148,7 @@ impl GpuRanks {
     /// Connects the ranks over their GPUs. `named` is the file of the library, by default its usual name.
     ///
     /// # Errors
-    /// `device` is no GPU, the library cannot be used, NCCL fails, or a rank is late.
+    /// `device` is not a GPU, the library cannot be used, NCCL fails, or a rank is late.
     pub fn connect(self, device: &Device, named: Option<&str>) -> Result<(Communicator, GradientPath)> {
         let Self { rank, size, .. } = self;
         let refused = |problem: String| {

@@ -15,8 +15,8 @@
 //! the tree is added while ranks exchange ([`all_reduce`](super::all_reduce)). L = 1 is the order of a process that knows
 //! nothing of lanes.
 //!
-//! A rank with l lanes keeps at most ⌊log₂ l⌋ sums beside the buffer that backward adds to, as a binary counter keeps digits;
-//! a few more where its lanes are no subtree.
+//! A rank with l lanes keeps at most ⌊log₂ l⌋ sums in addition to the buffer that backward adds to, as a binary counter keeps digits;
+//! a few more where its lanes are not a subtree.
 
 use super::{
     Communicator, all_reduce,
@@ -48,7 +48,7 @@ impl Lanes {
     /// Cuts a step into `count` lanes, which is the value of `setting` in errors.
     ///
     /// # Errors
-    /// `count` is no power of two or above [`Lanes::MOST`], or there are more ranks than lanes.
+    /// `count` is not a power of two or is above [`Lanes::MOST`], or there are more ranks than lanes.
     pub fn new(communicator: &Communicator, setting: &'static str, count: usize) -> Result<Self> {
         let refused = |problem: String| EngineError::Setting { setting, value: count.to_string(), problem };
         let (rank, size) = (communicator.rank(), communicator.size());

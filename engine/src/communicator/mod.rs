@@ -55,7 +55,7 @@ const EAGER: Duration = Duration::from_millis(50);
 /// Pause between polls.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Gives up the core between two polls for something that has not come for `waited`.
+/// Yields the core between two polls for something that has not come for `waited`.
 fn pause(waited: Duration) {
     if waited < EAGER { thread::yield_now() } else { thread::sleep(PAUSE) }
 }

@@ -33,7 +33,7 @@ use std::{
 const STATUS: usize = 128;
 /// Tag of all messages: those of one rank to another arrive in order.
 const TAG: c_int = 1;
-/// Most bytes of a message.
+/// Maximum number of bytes of a message.
 const MESSAGE: usize = 1 << 20;
 /// Messages under way in each direction.
 const SLOTS: usize = 2;
@@ -131,7 +131,7 @@ fn object(library: &Library, file: &str, name: &str) -> Result<Pointer> {
     Ok(Pointer(symbol.into_raw().cast()))
 }
 
-/// Ends this process from a thread beside the one that the library keeps.
+/// Ends this process from another thread than the one that is inside the library.
 pub(super) fn leave() {
     // SAFETY: it ends the process without the library's exit handlers, which might wait for that thread, and does not return.
     unsafe { libc::_exit(1) }

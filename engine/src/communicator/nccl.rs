@@ -41,7 +41,7 @@ const SIMULATED: &str = "albert_simulated_gpu";
 const OLDEST: c_int = 2700;
 /// `ncclInt8`: NCCL moves bytes.
 const BYTE: c_int = 0;
-/// `ncclInProgress`, which is no error.
+/// `ncclInProgress`, which is not an error.
 const IN_PROGRESS: c_int = 7;
 /// Time for the thread to leave its loop before the abort.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -341,7 +341,7 @@ impl Link {
         self.gpu.is(gpu)
     }
 
-    /// Gives the thread a job and waits until it is done; fails with `late` if it takes longer.
+    /// Sends the thread a job and waits until it is done; fails with `late` if it takes longer.
     fn call(&self, job: Job, late: Failure, timeout: Duration) -> Result<(), Failure> {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         if calls.is_closed {

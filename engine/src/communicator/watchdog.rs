@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Watchdog {
     /// Counts calls of the library that have returned.
     returned: AtomicU64,
-    /// What this rank is doing: the longest time without a return, and the error if that passes.
+    /// Current activity of this rank: the longest time without a return, and the error if that passes.
     watched: Mutex<Option<(Duration, EngineError)>>,
 }
 

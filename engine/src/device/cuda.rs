@@ -19,7 +19,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Most arguments of a kernel; they are on the stack.
+/// Maximum number of arguments of a kernel; they are on the stack.
 const MOST_ARGUMENTS: usize = 48;
 
 fn too_many(count: usize) -> DriverError {

@@ -37,7 +37,7 @@ pub struct GpuInfo {
 }
 
 impl GpuInfo {
-    /// What it could do at its fastest clock, which it does not keep under load: products of bf16 with sums in f32, and
+    /// Peak at its fastest clock, which it does not sustain under load: products of bf16 with sums in f32, and
     /// its memory. `None` for a simulated one, and for an architecture whose tensor cores are not in the list.
     pub(crate) fn peak(&self) -> Option<Peak> {
         // FLOPs of a multiprocessor in a cycle, from the peaks that NVIDIA states for the largest GPU of each.
@@ -89,7 +89,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// There is not enough.
     fn allocate(&self, bytes: usize) -> Result<Address, DriverError>;
 
-    /// Gives back what `allocate` gave.
+    /// Frees memory from `allocate`.
     ///
     /// # Errors
     /// `address` is not the start of an allocation.

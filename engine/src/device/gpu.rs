@@ -42,7 +42,7 @@ pub struct Gpu(Arc<Inner>);
 
 struct Inner {
     driver: Box<dyn Driver>,
-    /// The processor beside it: files, batches, first values.
+    /// The host's processor: files, batches, first values.
     host: Cpu,
     sm: Sm,
     /// By the type of the kernel's specification, a map from specifications to functions.
@@ -125,7 +125,7 @@ impl Gpu {
         self.0.driver.info()
     }
 
-    /// The processor beside it.
+    /// The host's processor.
     pub(crate) fn host(&self) -> &Cpu {
         &self.0.host
     }
@@ -227,7 +227,7 @@ impl Gpu {
         Ok(address)
     }
 
-    /// Gives free memory back to the driver.
+    /// Returns free memory to the driver.
     fn release_unused(&self) -> Result<(), DriverError> {
         let driver = self.driver();
         // What was started may still use it.

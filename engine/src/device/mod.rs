@@ -42,7 +42,7 @@ impl Device {
     }
 
     /// The device called `name`: `cpu`, `cuda` (the first GPU), `cuda:N`, or `cuda-sim`, a simulated GPU (`cuda-sim:90`
-    /// for a Hopper). `cpu` is the processor to use, or the one beside the GPU.
+    /// for a Hopper). `cpu` is the processor to use, or the host of the GPU.
     ///
     /// # Errors
     /// The device does not exist or cannot be used.
@@ -65,7 +65,7 @@ impl Device {
         }
     }
 
-    /// GPU number `ordinal`, from 0, with `cpu` beside it.
+    /// GPU number `ordinal`, from 0, with `cpu` as its host.
     ///
     /// # Errors
     /// There is no driver or no such GPU, or it is too old.

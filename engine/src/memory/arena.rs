@@ -274,7 +274,7 @@ impl Arena {
         Ok(plan)
     }
 
-    /// Gives up a dry run that failed.
+    /// Abandons a dry run that failed.
     pub(crate) fn abandon_dry(&self) {
         let mut state = self.state();
         state.mode = Mode::Heap;

@@ -88,7 +88,7 @@ struct Placed {
     dies: usize,
 }
 
-/// Most requests in a chunk.
+/// Maximum number of requests in a chunk.
 const CHUNK: usize = 64;
 
 /// Placed requests, neighbors by offset, and what tells whether all or none of them matter to another request.

@@ -38,7 +38,7 @@ impl Training {
         })
     }
 
-    /// Sets the limit of the gradient's global norm; `None` is no limit.
+    /// Sets the limit of the gradient's global norm; with `None` there is no limit.
     pub fn set_clip(&mut self, limit: Option<f64>) {
         self.clip = limit;
     }

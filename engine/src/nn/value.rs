@@ -193,7 +193,7 @@ impl<'t> Value<'t> {
     /// Mean cross-entropy of logits [M, C] and `labels` `[M]`.
     ///
     /// # Errors
-    /// The shapes do not fit, a label is no class, or the device failed.
+    /// The shapes do not fit, a label is not a class, or the device failed.
     pub fn cross_entropy(&self, labels: &Self) -> Result<Self> {
         let rows = *self.shape().first().ok_or_else(|| EngineError::shape("cross_entropy", "a number has no rows"))?;
         self.with(ops::cross_entropy(self.tape, &self.var, labels, rows as f32).map(|output| output.loss))

@@ -41,7 +41,7 @@ pub(super) fn check_ids(tape: &Tape<'_>, operation: &str, what: &str, ids: &Var,
 /// `y[t] = table[ids[t]]`: ids `[..]` give `[.., E]`, in f32.
 ///
 /// # Errors
-/// An id is no row of the table.
+/// An id is out of range for the table.
 pub fn embedding(tape: &Tape<'_>, ids: &Var, table: ParamId) -> Result<Var> {
     embedding_sum(tape, &[(ids, table)], DType::F32)
 }
@@ -49,7 +49,7 @@ pub fn embedding(tape: &Tape<'_>, ids: &Var, table: ParamId) -> Result<Var> {
 /// The sum of one row of each table per token, stored as `dtype`.
 ///
 /// # Errors
-/// No tables are given or more than three, they differ in width, ids differ in shape, or an id is no row of its table.
+/// No tables are given or more than three, they differ in width, ids differ in shape, or an id is out of range for its table.
 pub fn embedding_sum(tape: &Tape<'_>, lookups: &[(&Var, ParamId)], dtype: DType) -> Result<Var> {
     let params = tape.params();
     let Some(((first, table), _)) = lookups.split_first() else {

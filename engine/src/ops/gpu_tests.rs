@@ -69,7 +69,7 @@ pub(super) fn agree(
     }
 }
 
-/// Columns 3 to 29 and 8 to 40 of a and b side by side: parts that are no whole vectors, and that are.
+/// Columns 3 to 29 and 8 to 40 of a and b side by side: parts that are not whole vectors, and that are.
 fn odd_columns(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
     slice(tape, &concat(tape, &[a, b], 1)?, 1, 3..29)
 }
@@ -90,7 +90,7 @@ fn of_stacks(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
     matmul(tape, &matmul(tape, &shared, &stack, Transpose::A)?, &stack, Transpose { a: true, b: true })
 }
 
-/// One B that lies transposed under a stack that does, too.
+/// One transposed B for a stack of transposed As.
 fn of_a_shared_matrix(tape: &Tape<'_>, a: &Var, b: &Var) -> Result<Var> {
     let (stack, b) = (reshape(tape, a, [7, 10, 24])?, slice(tape, b, 1, 3..13)?);
     matmul(tape, &stack, &b, Transpose { a: true, b: true })

@@ -1,4 +1,4 @@
-//! Holds a backward pass against finite differences of its forward pass.
+//! Comparison of a backward pass with finite differences of its forward pass.
 //!
 //! The scalar that is differentiated is L = Σ w_i·y_i with random weights w, summed in f64 from the f32 outputs y. The
 //! derivative is the five-point formula

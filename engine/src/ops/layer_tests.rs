@@ -63,7 +63,7 @@ pub(super) fn layer_params(p: &[ParamId], eps: f32) -> LayerParams {
     }
 }
 
-/// What attention's dropout multiplies the probabilities of a sequence by: [A, S, S].
+/// Factors of attention's dropout on the probabilities of a sequence, [A, S, S].
 fn attention_mask(dropout: Option<Dropout>, start: usize, s: usize) -> Vec<f32> {
     let factor = |head: usize, query: usize, key: usize| match dropout {
         None => 1.0,

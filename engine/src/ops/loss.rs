@@ -115,7 +115,7 @@ pub(super) fn each_loss<'a>(dy: &Tensor, denominator: f32, dlosses: &'a mut Tens
 /// Softmax cross-entropy of logits [M, C] and labels `[M]`.
 ///
 /// # Errors
-/// Shapes do not fit, a label is no class, or the denominator is not positive.
+/// Shapes do not fit, a label is not a class, or the denominator is not positive.
 pub fn cross_entropy(tape: &Tape<'_>, logits: &Var, labels: &Var, denominator: f32) -> Result<CrossEntropyOutput> {
     let dtype = check::float("cross_entropy", logits)?;
     check::rank("cross_entropy", "logits", logits, 2)?;
@@ -187,7 +187,7 @@ impl Op for CrossEntropy {
 /// never all in memory.
 ///
 /// # Errors
-/// Shapes do not fit, a label is no row of the weight, or the denominator is not positive.
+/// Shapes do not fit, a label is out of range for the weight, or the denominator is not positive.
 pub fn projected_cross_entropy(
     tape: &Tape<'_>,
     hidden: &Var,

@@ -23,7 +23,7 @@ use kernels::{
     gemm::{Batch, Epilogue, Gemm, Layout},
 };
 
-/// Which operands of [`matmul`] are transposed.
+/// The transposed operands of [`matmul`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Transpose {
     /// A is stored as [k, m].

@@ -67,7 +67,7 @@ pub struct Optimizer {
     on_gpu: Option<OnGpu>,
 }
 
-/// Buffers of a GPU beside the moments.
+/// Buffers of a GPU other than the moments.
 #[derive(Debug)]
 struct OnGpu {
     cut: Blocks,

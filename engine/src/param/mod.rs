@@ -61,7 +61,7 @@ impl ParamId {
     }
 }
 
-/// Which product a weight [N, K] is packed for.
+/// The product that a weight [N, K] is packed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
     /// y = x·Wᵀ.

@@ -51,7 +51,7 @@ pub trait Op: Send {
     /// Name of the operation, for errors.
     fn name(&self) -> &'static str;
 
-    /// Takes the gradient of the output and gives those of the inputs ([`BackwardContext::accumulate_grad`]) and parameters.
+    /// Computes from the gradient of the output those of the inputs ([`BackwardContext::accumulate_grad`]) and parameters.
     ///
     /// # Errors
     /// Not enough memory, or a device failed.
@@ -367,7 +367,7 @@ impl<'w> Tape<'w> {
         Some(trace::now())
     }
 
-    /// The gradient of a loss by itself: 1, or NaN if it is not finite, so that all other gradients say so too.
+    /// The gradient of a loss by itself: 1, or NaN if it is not finite, so that all other gradients are NaN as well.
     fn seed(&self, loss: &Tensor) -> Result<Tensor> {
         let mut dy = self.alloc(*loss.shape(), loss.dtype())?;
         self.launch_on("backward.seed", moved(2 * loss.dtype().bytes()), |device| match device {

@@ -44,7 +44,7 @@ pub enum WeightGradients {
     Planned,
 }
 
-/// Results of a dry run beside memory.
+/// Results of a dry run other than memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Dry {
     /// True if it fuses weight gradients.

@@ -1,6 +1,6 @@
 //! Figures of a GPU, for cost models and for the choice of kernels.
 
-/// What a GPU reaches.
+/// Rates and sizes of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuSpec {
     /// Streaming multiprocessors.

@@ -16,7 +16,7 @@ use kernels::simd::Isa;
 pub use crate::recorded::{Data, Output};
 
 /// Runs a case on `cpu` with inputs of `data`, including cases that are too large for the check. Inputs that are outputs
-/// of an earlier kernel, such as the statistics for a backward pass, are computed on `cpu` too.
+/// of an earlier kernel, such as the statistics for a backward pass, are also computed on `cpu`.
 ///
 /// # Errors
 /// Why the case cannot run on a CPU.
@@ -223,7 +223,7 @@ mod tests {
         assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
     }
 
-    /// On such a machine the larger cases are left out, which is no difference from the recorded bits.
+    /// On such a machine the larger cases are left out, which does not count as a difference from the recorded bits.
     #[test]
     fn a_cpu_without_fma_compares_the_smallest_cases() {
         let cpu = Cpu::new(Isa::Scalar(Scalar::new()), 1).unwrap();

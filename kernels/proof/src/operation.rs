@@ -34,7 +34,7 @@ pub struct Operation {
     pub name: &'static str,
     /// The cases that tests and benches share.
     pub cases: fn() -> Vec<Case>,
-    /// What a case costs.
+    /// Cost of a case.
     pub cost: fn(&Case) -> Cost,
     /// Runs a case on random inputs and compares its results with the f64 reference, or records them ([`crate::bits`]).
     pub check: fn(&Case, &Runner<'_>) -> Outcome,

@@ -63,7 +63,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// True if cases that are too large for the tests run too.
+    /// True if cases that are too large for the tests also run.
     pub(crate) fn takes_large(&self) -> bool {
         self.records() || matches!(self, Self::Gpu(gpu) if gpu.takes_large)
     }
@@ -172,7 +172,7 @@ impl GpuRunner<'_> {
         Self { sm, takes_large: false, backend: Backend::Simulator { setting: Setting::default(), launched: None } }
     }
 
-    /// Simulator that records its launches; `takes_large`: cases that are too large for the tests run too.
+    /// Simulator that records its launches; `takes_large`: cases that are too large for the tests also run.
     pub fn recording(sm: Sm, setting: Setting, takes_large: bool) -> Self {
         Self { sm, takes_large, backend: Backend::Simulator { setting, launched: Some(RefCell::default()) } }
     }
@@ -203,7 +203,7 @@ impl GpuRunner<'_> {
         }
     }
 
-    /// True if cases that are too large for the tests run too.
+    /// True if cases that are too large for the tests also run.
     pub(crate) fn takes_large(&self) -> bool {
         self.takes_large
     }
@@ -267,7 +267,7 @@ impl GpuRunner<'_> {
     }
 }
 
-/// How the simulator runs the launches of a case.
+/// Settings with which the simulator runs the launches of a case.
 #[derive(Clone, Debug, Default)]
 pub struct Setting {
     /// Schedule and completion. A check that tries several approximations does so regardless of these options.

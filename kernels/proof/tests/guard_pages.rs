@@ -10,7 +10,7 @@
 //! The allocator of this program places every block like this while a case runs: inputs, outputs, packed panels and the
 //! scratch of the worker threads. The tests run the table of operations on every instruction set of this machine, and all
 //! sizes around the borders of tiles, vectors and blocks. They exist only in release mode, where the kernels' own checks are
-//! the only bounds checks: `cargo test --release -p albert-kernels-proof --test guard_pages`. Clippy checks them in debug mode, too.
+//! the only bounds checks: `cargo test --release -p albert-kernels-proof --test guard_pages`. Clippy also checks them in debug mode.
 #![cfg(all(unix, any(clippy, not(debug_assertions))))]
 #![allow(unsafe_code)]
 

@@ -139,7 +139,7 @@ impl Entry {
     }
 
     /// erf x: a polynomial in x² below 1, else 1 - exp(-P(|x|)) with the sign put back; both are computed and one is
-    /// selected, because a branch within a warp would run both too.
+    /// selected, because a branch within a warp would also run both.
     #[track_caller]
     pub fn erf(&self, x: Reg<F32>, precision: Precision) -> Reg<F32> {
         let magnitude = self.abs(x);

@@ -118,7 +118,7 @@ impl Entry {
     /// operands are in shared memory; the old D is added where `keep` holds.
     ///
     /// # Panics
-    /// If the columns are no multiple of 8 from 8 to 256.
+    /// If the columns are not a multiple of 8 from 8 to 256.
     #[track_caller]
     pub fn wgmma<P: Pair>(&self, d: &[Reg<F32>], a: (Reg<U64>, Major), b: (Reg<U64>, Major), keep: Reg<Pred>) {
         let (half, n) = (P::HALF, self.wgmma_columns(d));

@@ -72,7 +72,7 @@ impl Module {
     /// closing `ret` is added.
     ///
     /// # Panics
-    /// If `name` is no PTX identifier or is taken.
+    /// If `name` is not a PTX identifier or is taken.
     #[track_caller]
     pub fn entry(&mut self, name: &str, block: [u32; 3], body: impl FnOnce(&Entry)) {
         let legal = name.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -45,7 +45,7 @@ impl Storage {
 pub enum Read {
     /// Not written during the launch, and read once.
     Once,
-    /// Not written during the launch, and read by other threads too.
+    /// Not written during the launch, and also read by other threads.
     Again,
     /// Possibly written by this thread.
     Mutable,

@@ -12,7 +12,7 @@ use super::{DescriptorSwizzle, Storage, tile};
 
 /// Bytes that the base address and the stride of a tensor map are multiples of.
 pub const TENSOR_MAP_ALIGNMENT: u64 = 16;
-/// Most elements of a box in either dimension.
+/// Maximum number of elements of a box in either dimension.
 const MOST_BOX: u32 = 256;
 
 /// A matrix in device memory and the box of it that one bulk copy moves.

@@ -139,7 +139,7 @@ impl Tile {
     /// has none of the bits of `columns`.
     ///
     /// # Panics
-    /// If `rows` is no multiple of the swizzle's period, or `columns` are no whole chunks.
+    /// If `rows` is not a multiple of the swizzle's period, or `columns` are not whole chunks.
     pub const fn step(&self, rows: u32, columns: u32) -> Step {
         let bytes = columns * self.element;
         assert!(rows.is_multiple_of(self.period()), "rows of a step must be a multiple of the swizzle's period");

@@ -166,7 +166,7 @@ impl<S: Simd> Bytes<S> {
         Self { mask: simd.splat_u32(0xff << (8 * byte)), threshold: simd.splat_u32(threshold << (8 * byte)) }
     }
 
-    /// True for words whose byte is below the threshold: the bits below the byte are cleared, those above too.
+    /// True for words whose byte is below the threshold: the bits below the byte are cleared, as are those above.
     #[inline(always)]
     pub(crate) fn dropped(self, simd: S, words: S::U32) -> S::Mask {
         simd.lt_u32(simd.and(words, self.mask), self.threshold)

@@ -25,7 +25,7 @@
 //! order. Their bounds depend on k only (`cpu::blocking::chain`), so the result does not depend on tiling, tasks, the
 //! number of threads, prior packing of B, or the instruction set.
 //! A product has a [`Precision`]: f32 as above, or bf16 and split operands on tiles, whose sums have an order of their own
-//! ([`tiles`](crate::tiles)), the same on every machine too.
+//! ([`tiles`](crate::tiles)), which are also the same on every machine.
 //!
 //! Limits: accumulators are f32; with bf16 storage of C they are rounded once, at the end.
 #![allow(unsafe_code)]

@@ -1,7 +1,7 @@
 //! exp, ln, tanh, erf, sigmoid and GELU on vectors of any instruction set.
 //!
 //! Maximum errors against f64 over all magnitudes, in ulp of the result, asserted by `num::tests`: exp 1, ln 1.5, tanh 1.5,
-//! erf 2.5, sigmoid 2.5. GELU and its derivative cross zero, where an ulp is no useful bound: their errors are at most 4e-7
+//! erf 2.5, sigmoid 2.5. GELU and its derivative cross zero, where an ulp is not a useful bound: their errors are at most 4e-7
 //! of max(|x|, 1).
 
 use super::poly::*;

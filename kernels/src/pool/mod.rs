@@ -100,7 +100,7 @@ pub fn watch_loops(watch: Watch) {
 
 impl Cpu {
     /// The widest instruction set and a thread for each core, unless `ALBERT_ISA` and `ALBERT_THREADS`, or [`choose_threads`],
-    /// say otherwise. AMX is used beside AVX-512 if the machine has it; `ALBERT_ISA=amx` demands it, and `ALBERT_ISA=avx512` excludes it.
+    /// say otherwise. AMX is used with AVX-512 if the machine has it; `ALBERT_ISA=amx` demands it, and `ALBERT_ISA=avx512` excludes it.
     ///
     /// The number of cores is that of the affinity mask, or the CPU quota of the cgroup (v1 and v2) if that is less.
     ///
@@ -167,7 +167,7 @@ impl Cpu {
         self.isa
     }
 
-    /// What computes products in bf16: the fastest tiles of the machine, unless [`with_tiles`](Self::with_tiles) chose others.
+    /// Unit that computes products in bf16: the fastest tiles of the machine, unless [`with_tiles`](Self::with_tiles) chose others.
     pub fn tiles(&self) -> Tiles {
         self.tiles
     }

@@ -206,7 +206,7 @@ impl Team {
         }
     }
 
-    /// Takes part in loops until the team is dissolved, as participant `me` (from 1; 0 is the leader).
+    /// Participates in loops until the team is dissolved, as participant `me` (from 1; 0 is the leader).
     pub(super) fn take_part(&self, me: usize) {
         let mut seen = 0;
         while let Some(state) = self.next_loop(seen) {

@@ -166,7 +166,7 @@ pub trait Update<S: Simd>: Write<S> {
 #[derive(Clone, Copy, Debug)]
 pub struct Cached<T>(pub T);
 
-/// Prefetches the cache lines of `columns` elements, some iterations ahead of `p`; past the end of the row, too.
+/// Prefetches the cache lines of `columns` elements, some iterations ahead of `p`; also past the end of the row.
 #[inline(always)]
 fn prefetch_ahead<X>(p: *const X, columns: usize) {
     for line in lines(p, columns) {

@@ -9,7 +9,7 @@
 //! In tests, `Emulated<N>` has N lanes of plain Rust, so that code for lane widths that the machine lacks is tested.
 //!
 //! Every operation gives the same bits on every instruction set, but for sign and payload of a NaN. A kernel whose results
-//! do not depend on LANES has them too: elements are independent, or sums have 16 lanes ([`rows`](crate::rows)).
+//! do not depend on LANES also has them: elements are independent, or sums have 16 lanes ([`rows`](crate::rows)).
 //!
 //! Conventions are those of x86: `max(a, b)` is `a` if `a > b`, else `b` (a NaN in `b` propagates, a NaN in `a` does not);
 //! sums over lanes add the upper half to the lower half until one lane is left; float to integer rounds half to even; bf16

@@ -109,7 +109,7 @@ impl Configuration {
     };
 }
 
-/// Holds the configuration of this thread's tile registers. Dropping it releases them, so that the system does not save their
+/// Configuration of this thread's tile registers. Dropping it releases them, so that the system does not save their
 /// 8 KiB at each change of threads.
 pub(crate) struct Configured(());
 

@@ -36,7 +36,7 @@ fn is_below_normal(a: f32, b: f32, c: f32) -> bool {
     (((exact * SCALE) as f32).abs() as f64) < f64::from(f32::MIN_POSITIVE) * SCALE
 }
 
-/// a + b, flushed. A sum of f32 that is tiny is exact, so it is tiny before rounding too.
+/// a + b, flushed. A sum of f32 that is tiny is exact, so it is also tiny before rounding.
 #[inline(always)]
 pub(super) fn add_flushed(a: f32, b: f32) -> f32 {
     flush(a + b)

@@ -122,7 +122,7 @@ impl fmt::Display for TileKind {
     }
 }
 
-/// What computes tiles beside the vectors of an instruction set; owning the value proves that the machine has it.
+/// Unit that computes tiles, with the vectors of an instruction set; owning the value proves that the machine has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles(Unit);
 
@@ -136,7 +136,7 @@ pub(crate) enum Unit {
 }
 
 impl Tiles {
-    /// Tiles of a kind beside the vectors of `isa`.
+    /// Tiles of a kind, with the vectors of `isa`.
     ///
     /// # Errors
     /// Why this machine, or the instruction set, does not have them.
@@ -153,13 +153,13 @@ impl Tiles {
         }
     }
 
-    /// The fastest tiles beside the vectors of `isa`.
+    /// The fastest tiles, with the vectors of `isa`.
     pub(crate) fn fastest(isa: Isa) -> Self {
         let found = TileKind::ALL.into_iter().rev().find_map(|kind| Self::new(kind, isa).ok());
         found.unwrap_or(Self(Unit::Emulated))
     }
 
-    /// All tiles that this machine has beside the vectors of `isa`, for tests.
+    /// All tiles that this machine has, with the vectors of `isa`, for tests.
     pub fn testable(isa: Isa) -> Vec<Self> {
         TileKind::ALL.into_iter().filter_map(|kind| Self::new(kind, isa).ok()).collect()
     }
@@ -229,7 +229,7 @@ impl Section {
 /// # Safety
 /// An implementation must only be constructible where its instructions exist.
 pub(crate) unsafe trait MatrixUnit: Copy + Send + Sync {
-    /// What a thread holds while it uses the unit.
+    /// State of a thread that uses the unit.
     type Configured;
 
     /// Makes the unit usable by this thread, until the value is dropped.

@@ -4,7 +4,7 @@
 //! create .NAME.lock, lock  ->  create .NAME.partial/  ->  files in it  ->  rename to NAME  ->  remove .NAME.lock
 //! ```
 //!
-//! The lock is a file beside the folder: not every file system has locks on folders, and a lock file inside would be part of
+//! The lock is a file next to the folder: not every file system has locks on folders, and a lock file inside would be part of
 //! the result. The next writer of the same folder removes the leftovers of a killed process.
 use super::{
     super::folder::{create_dir_synced, open_and_sync, parent_of},

@@ -111,7 +111,7 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
 
-/// What a hostile file could say, and the sentence that answers it.
+/// Contents of hostile files, and the expected messages.
 #[test]
 fn a_header_that_lies_is_told_what_is_wrong() {
     let tensor = |name: &str, dtype: &str, shape: &str, from: &str, to: &str| {

@@ -23,7 +23,7 @@
 //!
 //! With `cheap`, x of a layer that follows another is recomputed from that one's s₂; the first one's is kept.
 //! s is the sum that a LayerNorm normalizes; statistics (2 floats a row each) and the softmax's (A floats) are kept
-//! beside them. Cost: 8·H² + 4·H·F + 4·S·H FLOPs a token forward, twice that and 2·S·H more backward.
+//! with them. Cost: 8·H² + 4·H·F + 4·S·H FLOPs a token forward, twice that and 2·S·H more backward.
 mod shared;
 mod spec;
 

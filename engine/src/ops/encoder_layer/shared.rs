@@ -9,7 +9,7 @@
 //!
 //! A layer has four such weights: query, key and value; the attention's output; both of the feed-forward part. Their X are
 //! kept for backward anyway; what has to be kept longer are the dY, 5·H + F elements a token and application, and the X
-//! until the last of them. Biases are summed over all rows, too. The gradients of gains and biases of the normalizations are
+//! until the last of them. Biases are also summed over all rows. The gradients of gains and biases of the normalizations are
 //! sums of groups of rows, kept for all applications and added up at the end, in the order in which they would have been.
 //!
 //! The plan chooses ([`crate::Workspace::plan`]) by the bytes that each way moves, for a matrix

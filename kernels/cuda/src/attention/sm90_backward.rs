@@ -106,7 +106,7 @@ pub struct HopperBackward {
 
 impl HopperBackward {
     /// Specialization for heads of `head_size` in rows `ld` elements apart (rows of the gradients start at multiples of 16
-    /// bytes, too); `None` if TMA or the tensor cores do not support the shape, which [`Flash`] then computes.
+    /// bytes as well); `None` if TMA or the tensor cores do not support the shape, which [`Flash`] then computes.
     pub fn new(side: Side, storage: Storage, head_size: usize, ld: usize, dropout: bool) -> Option<Self> {
         let supported = storage != Storage::F32 && [64, 128].contains(&head_size) && ld.is_multiple_of(8);
         supported.then_some(Self { side, storage, head_size: head_size as u32, dropout })

@@ -95,7 +95,7 @@ pub struct HopperShort {
 
 impl HopperShort {
     /// Specialization for sequences of up to `longest` tokens and heads of `head_size` in rows `ld` elements apart (rows of
-    /// the gradients start at multiples of 16 bytes, too); `None` if the shape is not supported.
+    /// the gradients start at multiples of 16 bytes as well); `None` if the shape is not supported.
     pub fn new(storage: Storage, head_size: usize, longest: usize, ld: usize, dropout: bool) -> Option<Self> {
         let supported = storage != Storage::F32 && head_size == HEAD_SIZE as usize && ld.is_multiple_of(8);
         (supported && longest <= LONGEST).then_some(Self { storage, dropout })

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Costs of a launch.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    /// Full name of the instruction, times that a thread ran it. One whose guard did not hold counts too: the device
+    /// Full name of the instruction, times that a thread ran it. One whose guard did not hold also counts: the device
     /// issues it.
     pub instructions: BTreeMap<String, u64>,
     /// Instructions of warps.

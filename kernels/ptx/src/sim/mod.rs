@@ -139,7 +139,7 @@ pub enum Error {
     Syntax {
         /// Line of the text, from 1.
         line: u32,
-        /// What is wrong; expected and found.
+        /// The problem; expected and found values.
         message: String,
     },
     /// An instruction that is not in the simulator's tables.

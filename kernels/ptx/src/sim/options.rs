@@ -51,11 +51,11 @@ pub struct Options {
     /// Whether lanes that execute an instruction together are ordered by it, as on devices before Volta and as code
     /// relies on that was written or compiled for them. PTX does not promise it.
     pub assume_convergence: bool,
-    /// Most findings that are kept; more are only counted.
+    /// Maximum number of findings that are kept; more are only counted.
     pub max_findings: usize,
     /// Stop at the first finding.
     pub first_finding_ends: bool,
-    /// Most instructions of a warp; more are reported as an endless loop.
+    /// Maximum number of instructions of a warp; more are reported as an endless loop.
     pub max_instructions: u64,
 }
 

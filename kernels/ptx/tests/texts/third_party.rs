@@ -144,7 +144,7 @@ impl Kernel {
         assert!(survivors.len() <= harmless, "{}: nobody misses {survivors:#?}", self.entry);
     }
 
-    /// Where every fence of the manual is required, the findings have this text.
+    /// Text of the findings where every fence of the manual is required.
     #[track_caller]
     fn lacks(&self, finding: &str) {
         let (report, ..) = self.run(&Options::default()).expect("it runs");

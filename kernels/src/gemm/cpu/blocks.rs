@@ -5,7 +5,7 @@
 //! packed, so that they are widened once.
 //!
 //! A row stride that is a multiple of 4 KiB maps all steps of a panel to a few cache sets, where they evict each other:
-//! such operands are packed too.
+//! such operands are also packed.
 
 use super::blocking::{Blocking, packs_transposed};
 use super::microkernel::{Fma, Microkernel, PanelA, PanelB, Stored, Tile};

@@ -3,7 +3,7 @@
 //! A full tile of f32 goes from registers to C, bias included; the rest of the epilogue runs at once, while the tile is
 //! in L1. Partial tiles at the right edge, tiles of bf16 and quantized ones go through a buffer in L1, row by row, in masked
 //! vectors. A matrix unit works on its own once it has its instructions: the epilogue of a tile follows those of the next
-//! one, and runs beside them.
+//! one, and overlaps them.
 
 use super::blocks::{BlockA, BlockB, Panels, RowPanels, Steps};
 use super::microkernel::{Destination, Microkernel, MicrokernelUser, NextTile, PanelA, PanelB, Part, Tile};

@@ -20,7 +20,7 @@ use kernels::{
 /// The precisions that run on tiles.
 const ON_TILES: [Precision; 3] = [Precision::Bf16, Precision::Bf16x3, Precision::Bf16x6];
 
-/// A CPU for each kind of tiles beside each instruction set, with one thread and two.
+/// A CPU for each pair of a kind of tiles and an instruction set, with one thread and two.
 fn cpus_with_tiles() -> Vec<Cpu> {
     let of = |cpu: &Cpu| {
         let kinds = Tiles::testable(cpu.isa()).into_iter().map(Tiles::kind);

@@ -49,7 +49,7 @@ impl Machine<'_> {
     }
 
     /// A strong store publishes what its thread released. An atomic operation keeps what was published before, and a
-    /// store what its own thread has published there: a release followed by a strong store is a release, too.
+    /// store what its own thread has published there: a release followed by a strong store is also a release.
     pub(crate) fn publish(
         &mut self,
         block: &mut Block,

@@ -26,7 +26,7 @@ pub(crate) enum Function {
     Two(RunTwo),
 }
 
-/// Modifiers of a form: the parameters of its function beside the operands.
+/// Modifiers of a form: the parameters of its function other than the operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Modifiers {
     pub(crate) rounding: Rounding,

@@ -23,13 +23,13 @@ impl<'a> Opcode<'a> {
         at.map(|at| self.parts.remove(at)).is_some()
     }
 
-    /// Takes `part`, which may be missing, and gives `then`.
+    /// Consumes `part`, which may be missing, and returns `then`.
     pub(crate) fn after<T>(&mut self, part: &str, then: T) -> T {
         self.take(part);
         then
     }
 
-    /// Takes everything that is left, and gives `then`.
+    /// Consumes everything that is left, and returns `then`.
     pub(crate) fn all<T>(&mut self, then: T) -> T {
         self.parts.clear();
         then
@@ -40,34 +40,34 @@ impl<'a> Opcode<'a> {
         parts.iter().all(|part| self.take(part))
     }
 
-    /// Takes the first of the named `choices` that is there.
+    /// Consumes the first of the named `choices` that is there.
     pub(crate) fn choose<T: Copy>(&mut self, choices: &[(&str, T)]) -> Option<T> {
         choices.iter().find(|(name, _)| self.take(name)).map(|(_, choice)| *choice)
     }
 
-    /// Takes all of `parts` that are there.
+    /// Consumes all of `parts` that are there.
     pub(crate) fn drop_all(&mut self, parts: &[&str]) {
         self.parts.retain(|found| !parts.contains(found));
     }
 
-    /// Takes what begins with `prefix`.
+    /// Consumes what begins with `prefix`.
     pub(crate) fn drop_prefixed(&mut self, prefixes: &[&str]) {
         self.parts.retain(|found| !prefixes.iter().any(|prefix| found.starts_with(prefix)));
     }
 
-    /// Takes the type at the end.
+    /// Consumes the type at the end.
     pub(crate) fn ty(&mut self) -> Option<Type> {
         let ty = Type::named(self.parts.last()?)?;
         self.parts.pop();
         Some(ty)
     }
 
-    /// Takes the type at the end, which must be one of `allowed`.
+    /// Consumes the type at the end, which must be one of `allowed`.
     pub(crate) fn ty_of(&mut self, allowed: &[Type]) -> Option<Type> {
         self.ty().filter(|ty| allowed.contains(ty))
     }
 
-    /// Takes the hints that change no result: caching, prefetching, unified addressing.
+    /// Consumes the hints that change no result: caching, prefetching, unified addressing.
     pub(crate) fn drop_hints(&mut self) {
         self.drop_prefixed(&["L1::", "L2::", "level::"]);
         self.drop_all(&["ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"]);

@@ -127,7 +127,7 @@ pub(crate) enum Vote {
     Ballot,
 }
 
-/// A barrier of the block: what it does beside counting.
+/// A barrier of the block: its effect other than counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BarrierKind {
     #[default]
@@ -238,7 +238,7 @@ impl Operation {
         matches!(self, Operation::Two(_) | Operation::Shuffle(_) | Operation::Match { all: true } | Operation::Elect)
     }
 
-    /// Whether a source may be a negated predicate, `!p`; comparisons (`set`, `setp`) take one, too.
+    /// Whether a source may be a negated predicate, `!p`; comparisons (`set`, `setp`) also take one.
     pub(crate) fn takes_negation(&self) -> bool {
         match self {
             Operation::Vote(_) => true,

@@ -1,4 +1,4 @@
-//! The table of instructions beside the arithmetic of one lane (`alu`): names to operations and shapes of operands.
+//! The table of instructions other than the arithmetic of one lane (`alu`): names to operations and shapes of operands.
 
 use super::{
     Access, Atomic, BarrierKind, Fence, Fetch, MemoryFence, Multiply, Opcode, Operation, Order, ProxyFence, Scope,

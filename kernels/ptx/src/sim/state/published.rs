@@ -3,7 +3,7 @@
 use super::{Released, View};
 use crate::sim::isa::Scope;
 
-/// Most blocks whose own views are kept for an address. Only kernels with narrow scopes on global memory need any.
+/// Maximum number of blocks whose own views are kept for an address. Only kernels with narrow scopes on global memory need any.
 const NEAR: usize = 16;
 
 /// Views that strong stores to an address have published.

@@ -27,7 +27,7 @@ const PAGE: usize = 4096;
 pub(crate) struct Shadow {
     pages: Vec<Option<Page>>,
     bytes: usize,
-    /// Timelines of a block, which separate its accesses from those of others. Accesses are not recorded if it is 0.
+    /// Timelines of a block, which separate its accesses from those of other blocks. Accesses are not recorded if it is 0.
     timelines: u32,
     /// Sets of readers: a reader and the position of the rest, or [`END`]. They never change, so that cells share them.
     sets: Vec<(Epoch, u32)>,

@@ -166,7 +166,7 @@ impl WarpClock {
         lanes(mask).for_each(|lane| self.told[lane] = self.clock);
     }
 
-    /// What the lanes of `mask` have seen and done.
+    /// Accesses that happen before those of the lanes of `mask`, and their own.
     fn view(&self, mask: u32, live: u32) -> View {
         let mut view = self.common.clone();
         lanes(mask).filter_map(|lane| self.extra[lane].as_ref()).for_each(|extra| view.join(extra));

@@ -1,4 +1,4 @@
-//! What our assembler writes runs here and computes what its methods promise.
+//! Output of the assembler runs here and computes what its methods promise.
 
 use super::*;
 use crate::{B16, B32, Bf16x2, Cache, Compare, Entry, F32, Precision, Reg, Sm, U32};

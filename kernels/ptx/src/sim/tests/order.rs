@@ -1,5 +1,5 @@
 //! Sources of order, one test a row of the table in `docs/simulator.md`: a program that relies on an instruction that
-//! does not order memory, beside its twin with one that does.
+//! does not order memory, next to its twin with one that does.
 
 use super::{
     races::{TILE, neighbors},

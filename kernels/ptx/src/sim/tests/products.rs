@@ -7,7 +7,7 @@ fn value(i: usize, j: usize) -> f32 {
     ((i * 5 + j * 11) % 13) as f32 - 6.0
 }
 
-/// Where element (r, k) of a matrix of half-words lies, in bytes, as a tiler would place it: `rows` along M or N.
+/// Offset in bytes of element (r, k) of a matrix of half-words, as a tiler would place it: `rows` along M or N.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     span: usize,

@@ -1,4 +1,4 @@
-//! Scopes: each synchronization with a scope that is too narrow, beside its twin whose scope reaches far enough.
+//! Scopes: each synchronization with a scope that is too narrow, next to its twin whose scope reaches far enough.
 
 use super::*;
 

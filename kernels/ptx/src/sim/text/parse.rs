@@ -135,7 +135,7 @@ impl<'a> Parser<'a> {
         self.ahead = self.lexer.next().unwrap_or(None);
     }
 
-    /// Takes the next token.
+    /// Consumes the next token.
     pub(crate) fn next(&mut self) -> Option<Token<'a>> {
         let token = self.ahead?;
         self.last = Some(token);
@@ -215,7 +215,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// Takes the next token, of which `pick` gives a part.
+    /// Consumes the next token and returns the part that `pick` selects.
     fn expect<T>(&mut self, what: impl Display, pick: impl Fn(Kind<'a>) -> Option<T>) -> Result<T, Error> {
         let line = self.line();
         match self.next() {

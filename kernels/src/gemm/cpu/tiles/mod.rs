@@ -116,7 +116,7 @@ pub(super) fn run(
     }
 }
 
-/// Products on emulated tiles beside the vectors of an instruction set.
+/// Products on emulated tiles, with the vectors of an instruction set.
 struct OnEmulated<'c, F> {
     cpu: &'c Cpu,
     precision: Precision,

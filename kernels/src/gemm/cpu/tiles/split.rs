@@ -2,7 +2,7 @@
 
 use crate::simd::Simd;
 
-/// Most parts of a number.
+/// Maximum number of parts of an element.
 const MOST_PARTS: usize = 3;
 
 /// The `parts` parts of `x`, the largest first: the bf16 nearest to what is left of `x`. A single part is infinite from
