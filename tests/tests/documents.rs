@@ -19,6 +19,14 @@ fn the_readme_shows_the_recorded_losses() {
 }
 
 #[test]
+fn the_readme_shows_a_kernel_of_the_source() {
+    let (readme, source) = (include_str!("../../README.md"), include_str!("../../kernels/src/softmax/cpu.rs"));
+    let shown = readme.split("```rust,ignore\n").nth(1).and_then(|rest| rest.split("```").next());
+    let shown: String = shown.expect("it shows one").lines().map(|line| format!("    {line}\n")).collect();
+    assert!(shown.lines().count() > 10 && source.contains(&shown), "README.md shows another kernel");
+}
+
+#[test]
 fn the_plans_that_come_with_the_project_can_be_run() {
     for (text, count) in [
         (include_str!("../../benches/tasks/ablation.toml"), 9),
