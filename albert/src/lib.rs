@@ -1,21 +1,4 @@
-//! ALBERT (A Lite BERT, Lan et al. 2020): model, data, pre-training, inference. Fine-tuning is in `albert-tasks`.
-//!
-//! ```no_run
-//! use albert::{Device, embed::Embedder, fill_mask::MaskFiller};
-//! use std::path::Path;
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let folder = Path::new("albert-base-v2"); // config.json, model.safetensors, tokenizer.json or spiece.model
-//! let mut filler = MaskFiller::load(folder, Device::cpu()?)?;
-//! for candidate in &filler.fill("The capital of France is [MASK].", 5)?[0] {
-//!     println!("{} {:.3}", candidate.piece, candidate.probability);
-//! }
-//! let mut embedder = Embedder::load(folder, None, Device::cpu()?)?;
-//! let embedded = embedder.embed(&["A first text.", "A second one."], true)?;
-//! assert_eq!(embedded.vectors.len(), 2 * embedded.width);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! A model folder is Hugging Face's: what is written here is read there, and the other way round.
 //!

@@ -1,37 +1,4 @@
-//! Tensors, memory, devices and gradients; knows nothing of ALBERT.
-//!
-//! ```text
-//! Workspace (device, arena, profiler) ──train──> Tape ──ops::linear(&tape, &x, ..)──> Var ──backward──> Gradients
-//! ParamStore (values, packed panels)  ───────────┘                                            optim ──> ParamStore
-//! ```
-//!
-//! A net with one hidden layer, trained and used:
-//!
-//! ```
-//! use engine::nn::{Graph, Linear, Training, Value};
-//! use engine::{Device, ParamBuilder, Result, optim::{AdamConfig, OptimizerKind}};
-//!
-//! // 't is the lifetime of a step. A closure in a variable needs `nn::module`.
-//! fn net<'t>(t: Graph<'t>, layers: &[Linear; 2], points: &[f32]) -> Result<Value<'t>> {
-//!     t.input([points.len() / 2, 2], points)?.apply(&layers[0])?.gelu()?.apply(&layers[1])
-//! }
-//!
-//! # fn main() -> Result<()> {
-//! let (points, labels) = ([0., 0., 0., 1., 1., 0., 1., 1.], [0u32, 1, 1, 0]); // exclusive or
-//! let mut params = ParamBuilder::new();
-//! let layers = [Linear::new(&mut params.scope("l1"), 2, 8)?, Linear::new(&mut params.scope("l2"), 8, 2)?];
-//! let device = Device::cpu()?;
-//! let params = params.build(device.processor(), 0)?;
-//! let mut training = Training::new(device, params, OptimizerKind::AdamW, AdamConfig::default())?;
-//! for _ in 0..200 {
-//!     training.step(0.05, |t| net(t, &layers, &points)?.cross_entropy(&t.input([4], &labels)?))?;
-//! }
-//! let logits = training.infer(|t| net(t, &layers, &points)?.value().to_vec())?;
-//! let classes: Vec<bool> = logits.chunks(2).map(|row| row[1] > row[0]).collect();
-//! assert_eq!(classes, [false, true, true, false]);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Shapes in docs: `[T, H]` is T rows of H elements, row-major; `[..]` any dimensions, `[]` a number. B sequences (or a batch),
 //! S tokens each, T tokens in all, H hidden size, A attention heads, E embedding size, V vocabulary, C classes or columns,

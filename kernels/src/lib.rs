@@ -1,23 +1,17 @@
-//! Arithmetic of the CPU: slices in, slices out. No tensors, no files.
-//!
-//! A product C = A·B of buffers of your own, row-major, on all cores with the widest instruction set of the machine:
-//!
-//! ```
-//! use kernels::Cpu;
-//! use kernels::gemm::{Gemm, SliceEpilogue, gemm};
-//!
-//! let (m, n, k) = (2, 3, 4);
-//! let a = vec![1f32; m * k];
-//! let b: Vec<f32> = (0..k * n).map(|i| i as f32).collect();
-//! let mut c = vec![0f32; m * n];
-//! let cpu = Cpu::detect()?; // or Cpu::new(isa, threads); starts the threads, so keep it
-//! gemm(&cpu, &Gemm::nn(m, n, k), &a, &b, &mut c, SliceEpilogue::NONE);
-//! assert_eq!(c, [18., 22., 26., 18., 22., 26.]);
-//! # Ok::<(), kernels::CpuError>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! [`gemm`]'s `Gemm::nt` and `Gemm::tn` multiply transposed operands, epilogues add a bias or an activation in the same pass,
-//! and a `PackedB` multiplies one B many times. Most other modules are one operation each.
+//! and a `PackedB` multiplies one B many times. Most other modules are one operation each: equations, cost, limits, an example.
+//!
+//! | to | see |
+//! |---|---|
+//! | choose threads, instruction set and caches | [`Cpu`], [`Isa`] |
+//! | write a kernel over rows | [`rows`] |
+//! | write a kernel over vectors | [`simd`] |
+//! | know which limit a kernel has | [`roofline`], [`Cost`] |
+//!
+//! `docs/new-kernel.md` adds an operation from definition to gradient, and has the profile that a project outside of this
+//! workspace needs.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 pub mod activation;

@@ -9,6 +9,14 @@
 //!
 //! Source: Lan et al. 2020, tables 1 to 4; the released configurations. Limits: absolute learned positions and tied
 //! input and output embeddings only, as in every release.
+//!
+//! ```
+//! use albert::AlbertConfig;
+//!
+//! let config = AlbertConfig::preset("base")?;
+//! assert_eq!((config.embedding_size, config.hidden_size, config.num_hidden_layers), (128, 768, 12));
+//! # Ok::<(), albert::config::ConfigError>(())
+//! ```
 
 mod heads;
 mod json;

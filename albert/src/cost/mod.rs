@@ -11,6 +11,13 @@
 //! Source: Lan et al. 2020, tables 1, 3 and 4; the counts equal those of the released checkpoints. Limits: `Flops`
 //! leaves out LayerNorm, softmax and activations (below 1 % at the released sizes), `Memory` is an estimate made from
 //! the list of tensors that backward keeps.
+//!
+//! ```
+//! use albert::{AlbertConfig, cost::ParameterCounts};
+//!
+//! let [base, bert] = ["base", "bert-base"].map(|name| ParameterCounts::new(&AlbertConfig::preset(name).expect("it is known")));
+//! assert!(8 * base.encoder() < bert.encoder()); // one layer instead of twelve
+//! ```
 
 mod flops;
 mod memory;

@@ -327,6 +327,17 @@ impl Tokenizer {
 
     /// The ids of `text` and their source bytes.
     ///
+    /// ```
+    /// # use albert_tokenizer::{TrainerConfig, train};
+    /// # let config = TrainerConfig { vocab_size: 32, ..TrainerConfig::default() };
+    /// # let tokenizer = train(["the cat sat on the mat", "the rat sat on the cat", "a cat, a rat, a mat"], &config, |_| ())?;
+    /// let text = "The cat";
+    /// let encoding = tokenizer.encode_with_offsets(text)?;
+    /// let last = encoding.offsets[encoding.ids.len() - 1];
+    /// assert!("The cat".ends_with(&text[last.0..last.1]));
+    /// # Ok::<(), albert_tokenizer::TokenizerError>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::encode`].
     pub fn encode_with_offsets(&self, text: &str) -> Result<Encoding, TokenizerError> {

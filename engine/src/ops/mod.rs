@@ -3,6 +3,26 @@
 //!
 //! Every function checks shapes and types first and returns an error that names the operation and the shapes if they
 //! do not match; then it launches its kernel; then it records its backward pass, if a gradient has to pass.
+//!
+//! A product and its gradient, without layers:
+//!
+//! ```
+//! use engine::{Device, Init, ParamBuilder, Workspace, ops};
+//!
+//! let mut builder = ParamBuilder::new();
+//! let weight = builder.add("weight", [1, 2], Init::Ones)?;
+//! let device = Device::cpu()?;
+//! let params = builder.build(device.processor(), 0)?;
+//! let mut gradients = params.gradients(&device)?;
+//! let mut workspace = Workspace::new(device);
+//! let tape = workspace.train(&params, None);
+//! let x = tape.input([1, 2], &[3.0f32, 4.0])?;
+//! let y = ops::linear(&tape, &x, weight, None)?; // [1, 1]: 3 + 4
+//! let loss = ops::sum(&tape, &y)?;
+//! tape.backward(&loss, &mut gradients)?;
+//! assert_eq!((tape.item(&loss)?, gradients.get(weight)), (7.0, &[3.0, 4.0][..]));
+//! # Ok::<(), engine::EngineError>(())
+//! ```
 mod arithmetic;
 mod attention;
 mod check;

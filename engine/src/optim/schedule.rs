@@ -12,6 +12,14 @@
 //! The released code measures the decay from step 0 while the warm-up runs, so the rate is zero at the first step and
 //! drops where the warm-up ends; published numbers were made so. The smooth form begins to decay at the end of the
 //! warm-up and wastes no step on a rate of zero.
+//!
+//! ```
+//! use engine::optim::Schedule;
+//!
+//! let schedule = Schedule::smooth(1e-3, 100, 10); // peak, steps, steps of the warm-up
+//! assert!(schedule.rate(0) > 0.0 && schedule.rate(9) <= 1e-3);
+//! assert!(schedule.rate(99) < schedule.rate(50));
+//! ```
 use crate::error::{EngineError, Result};
 
 /// Rate from which the decay starts.

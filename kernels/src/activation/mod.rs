@@ -20,6 +20,15 @@
 //!
 //! The epilogue of a GEMM calls [`Activation::apply`], in the backward pass `derivative`, on its register tile and gives the
 //! same bits.
+//!
+//! ```
+//! use kernels::{Cpu, activation::{Activation, bias_activation_forward}};
+//!
+//! let (x, bias, mut y) = ([-2.0f32, 1.0, 0.5, -1.0], [1.0, 0.5], [0.0f32; 4]); // [2, 2] and [2]
+//! bias_activation_forward(&Cpu::detect()?, Activation::Relu, &x, Some(&bias), None, &mut y);
+//! assert_eq!(y, [0.0, 1.5, 1.5, 0.0]);
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 

@@ -36,6 +36,22 @@
 //!
 //! Limits: D <= 256; no causal mask, no bias. For sequences beyond the bound of [`backward_scratch_len`], backward
 //! accumulates dq in the caller's scratch.
+//!
+//! Two sequences, of two tokens and one, with one head of two elements:
+//!
+//! ```
+//! use kernels::{Cpu, attention::{Attention, Operands, forward}};
+//!
+//! // Rows of q, k and v.
+//! let qkv = [[1.0f32, 0.0, 0.0, 0.0, 1.0, 2.0], [0.0, 1.0, 0.0, 0.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0, 5.0, 6.0]].concat();
+//! let spec = Attention::new(1, 2);
+//! let operands = Operands { sequences: (&[0, 2, 3][..]).into(), q: &qkv, k: &qkv[2..], v: &qkv[4..], ld: 6 };
+//! let (mut out, mut lse) = ([0.0f32; 6], [0.0f32; 3]);
+//! forward(&Cpu::detect()?, &spec, operands, &mut out, &mut lse);
+//! // Equal scores: the mean of v, within each sequence.
+//! assert!(out.iter().zip([2.0, 3.0, 2.0, 3.0, 5.0, 6.0]).all(|(x, y)| (x - y).abs() < 1e-5));
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 #![allow(unsafe_code)]
 
 mod cpu;

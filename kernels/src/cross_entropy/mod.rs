@@ -33,6 +33,18 @@
 //! number of threads. A label of [`IGNORED`] has no loss and no gradient.
 //!
 //! Limits: sums over classes are f32. Equal greatest logits: the first class is the prediction.
+//!
+//! ```
+//! use kernels::{Cpu, cross_entropy::{IGNORED, Losses, rows_forward}};
+//!
+//! let logits = [0.0f32, 0.0, 0.0, 2.0]; // [2, 2]
+//! let (mut losses, mut norms, mut predictions) = ([0.0; 2], [0.0; 4], [0; 2]);
+//! let results = Losses { losses: &mut losses, norms: &mut norms, predictions: &mut predictions };
+//! rows_forward(&Cpu::detect()?, 2, &logits, &[1, IGNORED], results);
+//! assert!((losses[0] - 2f32.ln()).abs() < 1e-6 && losses[1] == 0.0);
+//! assert_eq!(predictions, [0, 1]);
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 mod projection;

@@ -38,6 +38,20 @@
 //! likewise.
 //!
 //! Limits: fewer than 2³⁶ columns; rows or sites may exceed 2³², but not both, because their high words are xored.
+//!
+//! The same mask forward and backward, without storing it:
+//!
+//! ```
+//! use kernels::{Cpu, dropout::{Dropout, apply}};
+//!
+//! let (cpu, dropout) = (Cpu::detect()?, Dropout { seed: 1, site: 0, rate: 0.5 });
+//! let (x, mut y, mut dx) = ([1.0f32; 64], [0.0f32; 64], [0.0f32; 64]);
+//! apply(&cpu, &dropout, 64, &x, &mut y);
+//! apply(&cpu, &dropout, 64, &[1.0; 64], &mut dx);
+//! assert_eq!(y, dx);
+//! assert!(y.iter().all(|&y| y == 0.0 || y == 2.0));
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 

@@ -14,6 +14,16 @@
 //!
 //! Cost: every operand read once, y written once: memory-bound. Nothing is fused here; frequent operations of a training
 //! step have fused kernels in other modules.
+//!
+//! ```
+//! use kernels::{Cpu, elementwise::{add_assign, scale}};
+//!
+//! let (cpu, mut y) = (Cpu::detect()?, [0.0f32; 3]);
+//! scale(&cpu, 2.0, &[1.0f32, 2.0, 3.0], &mut y);
+//! add_assign(&cpu, &[10.0f32, 10.0, 10.0], &mut y);
+//! assert_eq!(y, [12.0, 14.0, 16.0]);
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 mod transpose;

@@ -20,6 +20,17 @@
 //!
 //! Tables are the f32 masters: a step reads few rows of a table, so a bf16 copy would cost more than it saves. Activations
 //! are f32 or bf16. Limits: ids and T below 2³².
+//!
+//! ```
+//! use kernels::{Cpu, embedding::{Lookup, forward}};
+//!
+//! let (words, positions) = ([1.0f32, 2.0, 3.0, 4.0], [0.5f32, 0.25]); // [2, 2] and [1, 2]
+//! let mut out = [0.0f32; 4];
+//! let lookups = [Lookup { ids: &[1, 0], table: &words }, Lookup { ids: &[0, 0], table: &positions }];
+//! forward(&Cpu::detect()?, 2, lookups, &mut out);
+//! assert_eq!(out, [3.5, 4.25, 1.5, 2.25]);
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 

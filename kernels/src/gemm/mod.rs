@@ -25,9 +25,25 @@
 //! order. Their bounds depend on k only (`cpu::blocking::chain`), so the result does not depend on tiling, tasks, the
 //! number of threads, prior packing of B, or the instruction set.
 //! A product has a [`Precision`]: f32 as above, or bf16 and split operands on tiles, whose sums have an order of their own
-//! ([`tiles`](crate::tiles)), which are also the same on every machine.
+//! ([`tiles`](crate::tiles)), also the same on every machine.
 //!
 //! Limits: accumulators are f32; with bf16 storage of C they are rounded once, at the end.
+//!
+//! A layer y = max(x·Wᵀ + b, 0) whose weight is packed once:
+//!
+//! ```
+//! use kernels::{Cpu, activation::Activation};
+//! use kernels::gemm::{Gemm, Layout, PackedB, SliceEpilogue, gemm_packed};
+//!
+//! let (cpu, spec) = (Cpu::detect()?, Gemm::nt(1, 2, 3)); // m, n, k
+//! let (x, weight, bias) = ([1.0f32, 2.0, 3.0], [1.0f32, 0.0, 0.0, 0.0, 0.0, -4.0], [0.5, 0.0]);
+//! let mut packed = PackedB::new(cpu.isa(), 3, 2);
+//! packed.pack(&cpu, Layout::Transposed, 3, &weight);
+//! let mut y = [0.0f32; 2];
+//! gemm_packed(&cpu, &spec, &x, &packed, &mut y, SliceEpilogue::bias_activation(&bias, Activation::Relu, None));
+//! assert_eq!(y, [1.5, 0.0]);
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 #![allow(unsafe_code)]
 
 mod cpu;

@@ -26,6 +26,19 @@
 //!
 //! Cost: forward reads x and r and writes s and y, backward reads s and dy and writes ds, each once: memory-bound.
 //! Limits: none on H; rows are independent.
+//!
+//! ```
+//! use kernels::{Cpu, layernorm::{Forward, Spec, forward}};
+//!
+//! let spec = Spec { rows: 1, columns: 4, eps: 1e-12 };
+//! let (x, gain, bias) = ([1.0f32, 2.0, 3.0, 4.0], [1.0; 4], [0.0; 4]);
+//! let (mut y, mut stats) = ([0.0f32; 4], [0.0; 2]);
+//! let operands = Forward { x: &x, residual: None, gain: &gain, bias: &bias, s: None, y: &mut y, stats: &mut stats };
+//! forward(&Cpu::detect()?, &spec, operands);
+//! assert!((stats[0] - 2.5).abs() < 1e-6); // the mean
+//! assert!((y[0] + y[3]).abs() < 1e-6 && y[0] < y[1]);
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 

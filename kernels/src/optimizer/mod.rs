@@ -23,6 +23,18 @@
 //!
 //! Cost: LAMB reads 4 + 3 and writes 2 + 1 elements a parameter, AdamW reads 4 and writes 3: bound by memory.
 //! Limits: f32 state; segments in order, without overlap.
+//!
+//! ```
+//! use kernels::{Cpu, optimizer::{AdamConfig, Buffers, Segment, Step, adamw}};
+//!
+//! let (mut params, grads, mut m, mut v) = ([1.0f32, -1.0], [0.5f32, -0.5], [0.0f32; 2], [0.0f32; 2]);
+//! let config = AdamConfig { bias_correction: true, ..AdamConfig::default() };
+//! let step = Step { number: 1, learning_rate: 0.1, gradient_scale: 1.0 };
+//! let segments = [Segment { range: 0..2, decay: false, adapt: false }];
+//! adamw(&Cpu::detect()?, &config, &step, &segments, Buffers { params: &mut params, grads: &grads, m: &mut m, v: &mut v });
+//! assert!((params[0] - 0.9).abs() < 1e-5 && (params[1] + 0.9).abs() < 1e-5); // a first step is the learning rate
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 

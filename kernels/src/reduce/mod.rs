@@ -19,6 +19,17 @@
 //!
 //! Cost: reads x once. Bound by memory.
 //! Limits: row and column sums are computed in f32, totals in f64 beyond 4096 elements.
+//!
+//! ```
+//! use kernels::{Cpu, reduce::{column_sums, column_sums_scratch_len, sum}};
+//!
+//! let (cpu, x) = (Cpu::detect()?, [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]); // [3, 2]
+//! let mut scratch = vec![0.0; column_sums_scratch_len(3, 2)];
+//! let mut out = [10.0f32, 0.0]; // added to
+//! column_sums(&cpu, 3, 2, &x, &mut out, &mut scratch);
+//! assert_eq!((out, sum(&cpu, &x)), ([19.0, 12.0], 21.0));
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 

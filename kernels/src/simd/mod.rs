@@ -16,6 +16,29 @@
 //! rounds to nearest even, and NaN becomes quiet NaN. Multiply-adds round once.
 //!
 //! Limits: f32 arithmetic only, storage in f32 or bf16. NEON is tested under emulation only (`.ci/aarch64.sh`).
+//!
+//! ```
+//! use kernels::simd::{Element, Kernel, Simd};
+//!
+//! /// y = 2·x
+//! struct Double<'a>(&'a [f32], &'a mut [f32]);
+//!
+//! impl Kernel for Double<'_> {
+//!     type Output = ();
+//!     #[inline(always)]
+//!     fn run<S: Simd>(self, simd: S) {
+//!         for (x, y) in self.0.chunks(S::LANES).zip(self.1.chunks_mut(S::LANES)) {
+//!             let x = f32::load_partial(simd, x);
+//!             f32::store_partial(simd, y, simd.add(x, x));
+//!         }
+//!     }
+//! }
+//!
+//! let mut y = [0.0; 3];
+//! kernels::Isa::choose()?.run(Double(&[1.0, 2.0, 3.0], &mut y));
+//! assert_eq!(y, [2.0, 4.0, 6.0]);
+//! # Ok::<(), kernels::simd::UnknownIsa>(())
+//! ```
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]

@@ -11,6 +11,15 @@
 //! Cost: x read once, y written once; backward reads y and dy and writes dx: memory-bound except for short rows.
 //! Limits: a row whose maximum is not finite gives NaN. Attention and the cross-entropy loss have their own softmax, which
 //! does not store scores.
+//!
+//! ```
+//! use kernels::{Cpu, softmax};
+//!
+//! let (x, mut y) = ([0.0f32, 0.0, 3f32.ln(), 0.0], [0.0f32; 4]);
+//! softmax::forward(&Cpu::detect()?, 2, &x, &mut y); // two rows of two
+//! assert!((y[0] - 0.5).abs() < 1e-6 && (y[2] - 0.75).abs() < 1e-6);
+//! # Ok::<(), kernels::CpuError>(())
+//! ```
 
 mod cpu;
 
