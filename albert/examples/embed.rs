@@ -1,4 +1,4 @@
-//! Embeds texts and finds the nearest other text of each.
+//! Embeds texts and finds the nearest neighbor of each.
 //!
 //! `cargo run --release -p albert-model --example embed -- MODEL_FOLDER "first text" "second text" ...`
 //!
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Gives the index of the nearest other text of each, by cosine.
+/// Returns the index of the nearest neighbor of each text, by cosine.
 pub fn nearest(folder: &Path, texts: &[String]) -> Result<Vec<usize>, Box<dyn Error>> {
     let mut embedder = Embedder::load(folder, None, Device::cpu()?)?;
     let embedded = embedder.embed(texts, true)?; // [N, H], rows of length 1

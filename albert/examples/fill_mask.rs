@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Gives the most probable piece of the first mask.
+/// Returns the most probable piece of the first mask.
 pub fn fill(folder: &Path, text: &str) -> Result<String, Box<dyn Error>> {
     let mut filler = MaskFiller::load(folder, Device::cpu()?)?;
     let masks = filler.fill(text, 5)?;

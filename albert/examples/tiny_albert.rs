@@ -73,7 +73,7 @@ impl Vocabulary {
 /// Two consecutive segments.
 type Pair = [Vec<u32>; 2];
 
-/// All pairs of clauses `[i, j)` and `[j, k)` with k - i ≤ 4, four in five for training. The others are held out; their
+/// All pairs of clauses `[i, j)` and `[j, k)` with k - i ≤ 4, four in five for training. The rest are held out; their
 /// clauses occur in training, in other pairs.
 fn pairs(vocabulary: &Vocabulary) -> [Vec<Pair>; 2] {
     let segment = |range: Range<usize>| vocabulary.ids(&RHYME[range].join(" "));
@@ -109,7 +109,7 @@ impl Batch {
         batch
     }
 
-    /// Adds a sequence; gives the range of its tokens.
+    /// Adds a sequence and returns the range of its tokens.
     fn push(&mut self, [x1, x2]: [&[u32]; 2], swapped: bool) -> Range<usize> {
         let start = self.ids.len();
         let tokens = [&[CLS], x1, &[SEP], x2, &[SEP]].concat();
@@ -279,7 +279,7 @@ fn main() -> Result<()> {
     train().map(drop)
 }
 
-/// Gives the accuracies on the pairs that are held out: words and order.
+/// Trains the model and returns its accuracies on the held-out pairs: words and order.
 pub fn train() -> Result<[f64; 2]> {
     let vocabulary = Vocabulary::new();
     let [pairs, held_out] = pairs(&vocabulary);
@@ -287,7 +287,7 @@ pub fn train() -> Result<[f64; 2]> {
     let both_orders = repeat_n(&held_out, 4).flatten().flat_map(|pair| [(pair, false), (pair, true)]);
     let evaluation = Batch::new(both_orders, &vocabulary, &mut stream);
 
-    // Paper: 0.02, for H = 768. With it, a model this narrow learns the frequencies of words first.
+    // Paper: 0.02, for H = 768. With it, a model this narrow first learns only word frequencies.
     let mut net = ParamBuilder::with_weights(Init::TruncatedNormal(0.1));
     let albert = Albert::new(&mut net, vocabulary.0.len())?;
     let device = Device::cpu()?;

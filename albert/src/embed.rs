@@ -6,11 +6,11 @@
 //! pooler    tanh(x_cls·Wᵀ + b)
 //! normalize v / ‖v‖₂, so that a dot product is a cosine
 //! ```
-//! and the other poolings of sentence-transformers; several are joined. A folder of it may also set a prompt before each text,
-//! the length, lower case and the number of columns ([`crate::sentence`]).
+//! and the other poolings of sentence-transformers; several are concatenated. A sentence-transformers folder may also set a
+//! prompt before each text, the length, lower case and the number of columns ([`crate::sentence`]).
 //!
-//! Texts are run in batches of similar length within a token budget, without padding. A text longer than the model's
-//! positions is truncated, and counted. Mean pooling is that of Reimers & Gurevych 2019, section 3.
+//! Texts run in batches of similar length within a token budget, without padding. A text longer than the model's
+//! positions is truncated and counted. Source of mean pooling: Reimers & Gurevych 2019, section 3.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ use crate::tokenizer::Tokenizer;
 /// Maximum tokens of a batch of several texts.
 const BUDGET: usize = 4096;
 
-/// Elements of a batch from which its texts are pooled by several threads.
+/// Elements of a batch above which several threads pool its texts.
 const PARALLEL: usize = 1 << 20;
 
 /// Name of the memory plan of a batch.
@@ -41,22 +41,22 @@ pub struct Embedder {
     tokenizer: Tokenizer,
     poolings: Vec<Pooling>,
     normalize: bool,
-    /// Most tokens of a text, specials included.
+    /// Maximum number of tokens of a text, including special pieces.
     longest: usize,
-    /// Settings of a folder of sentence-transformers.
+    /// Settings of a sentence-transformers folder.
     sentences: Option<SentenceSettings>,
-    /// Text before every text.
+    /// Prefix of every text.
     prompt: String,
     /// Tokens at the start that are not pooled.
     skipped: usize,
-    /// True once the memory of a full batch on a GPU is planned.
+    /// True once the memory for a full batch on a GPU is planned.
     is_planned: bool,
 }
 
-/// Choice of the text before every text.
+/// Choice of the prefix of every text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prompt<'a> {
-    /// A prompt of the folder by name.
+    /// A prompt of the folder, by name.
     Named(&'a str),
     /// This text.
     Text(&'a str),
@@ -74,8 +74,8 @@ pub struct Embedded {
 }
 
 impl Embedder {
-    /// Loads the encoder in `folder`, with the pooler if `pooling` needs it. Without `pooling` it is that of a folder of
-    /// sentence-transformers ([`crate::sentence`]), which may also normalize and truncate, or the mean.
+    /// Loads the encoder in `folder`, with the pooler if `pooling` requires it. The default of `pooling` is that of the
+    /// sentence-transformers folder ([`crate::sentence`]), which may also normalize and truncate, or else the mean.
     ///
     /// # Errors
     /// A file is missing or damaged, or the tokenizer has another vocabulary size than the model.
@@ -107,7 +107,7 @@ impl Embedder {
         Ok(embedder)
     }
 
-    /// Sets the text before every text; without it, that is the default prompt of a folder of sentence-transformers.
+    /// Sets the prefix of every text; the default is the default prompt of a sentence-transformers folder.
     ///
     /// # Errors
     /// The folder has no prompt of this name, or the tokenizer failed.
@@ -133,7 +133,7 @@ impl Embedder {
         Ok(())
     }
 
-    /// Pieces of a text as the model's input, and whether it was truncated.
+    /// Returns the pieces of a text as the model's input, and whether it was truncated.
     fn sequence(&self, mut ids: Vec<u32>) -> (Vec<u32>, bool) {
         let frame = self.tokenizer.frame();
         let room = self.longest - frame.around_one();
@@ -156,7 +156,7 @@ impl Embedder {
         Ok(self.loaded.set_precision(precision)?)
     }
 
-    /// Width of a vector: H for each pooling, or the columns that the folder keeps.
+    /// Width of a vector: H for each pooling, or the number of columns that the folder keeps.
     pub fn width(&self) -> usize {
         let full = self.full_width();
         self.sentences.as_ref().and_then(|settings| settings.width).unwrap_or(full).min(full)
@@ -166,8 +166,8 @@ impl Embedder {
         self.loaded.model.config().hidden_size * self.poolings.len()
     }
 
-    /// Embeds `texts`. The folder may scale each vector to length 1 before it drops columns, `normalize` does so after it (a zero
-    /// vector is left as it is).
+    /// Embeds `texts`. The folder may scale each vector to length 1 before it drops columns; `normalize` does so afterwards (a
+    /// zero vector is unchanged).
     ///
     /// # Errors
     /// A vector is not finite, or the engine failed.
@@ -175,7 +175,7 @@ impl Embedder {
         self.embed_later(texts, normalize)?(self)
     }
 
-    /// Begins [`embed`](Self::embed); the result finishes it with this embedder. In between a GPU computes the last batch.
+    /// Begins [`embed`](Self::embed); calling the result with this embedder finishes it. In between, a GPU computes the last batch.
     ///
     /// # Errors
     /// The engine failed.
@@ -197,7 +197,7 @@ impl Embedder {
         let truncated = cut.into_iter().filter(|&cut| cut).count();
         // A text without tokens has a zero vector.
         let mut order: Vec<usize> = (0..texts.len()).filter(|&text| !sequences[text].is_empty()).collect();
-        // A stable sort: the batches of the same texts are always the same.
+        // A stable sort: the same texts always form the same batches.
         order.sort_by_key(|&text| sequences[text].len());
         self.plan(sequences.iter().map(Vec::len).sum())?;
         let (mut vectors, mut begun) = (vec![0.0; texts.len() * width], None);
@@ -223,7 +223,7 @@ impl Embedder {
         })
     }
 
-    /// The vectors in the form that the folder and the caller choose.
+    /// Converts the vectors to the form chosen by the folder and the caller.
     fn finished(&self, mut vectors: Vec<f32>, normalize: bool, truncated: usize) -> Result<Embedded, InferenceError> {
         let (width, kept) = (self.full_width(), self.width());
         check_finite(&vectors, width, &self.loaded.params, |text| format!("the embedding of text {}", text + 1))?;
@@ -239,7 +239,7 @@ impl Embedder {
         Ok(Embedded { vectors, width: kept, truncated })
     }
 
-    /// Plans the memory of batches on a GPU if `tokens` fill one: ragged batches would allocate tensors of ever new sizes there.
+    /// Plans the memory of batches on a GPU if `tokens` fill one: otherwise ragged batches would allocate tensors of new sizes there.
     fn plan(&mut self, tokens: usize) -> Result<(), InferenceError> {
         if self.is_planned || tokens < BUDGET || self.loaded.workspace.device().gpu().is_none() {
             return Ok(());
@@ -277,7 +277,7 @@ impl Embedder {
             out.copy_from_slice(&rows);
         } else {
             let (poolings, skipped) = (&self.poolings, self.skipped);
-            // The sums of a few texts take less time than threads to wake up.
+            // Pooling a few texts takes less time than waking threads.
             let each = if rows.len() < PARALLEL { batch.texts.len() } else { 1 };
             self.loaded.workspace.device().processor().for_each_chunk(&mut out, each * width, |chunk, out| {
                 for (text, out) in (chunk * each..).zip(out.chunks_exact_mut(width)) {
@@ -301,7 +301,7 @@ struct Begun {
     texts: Vec<usize>,
     /// First token of each text, and their number.
     offsets: Vec<u32>,
-    /// A row for each token, or for each text through the pooler.
+    /// A row for each token, or for each text with the pooler.
     rows: Reading<f32>,
 }
 
@@ -313,7 +313,7 @@ fn offsets(batch: &[&[u32]]) -> Vec<u32> {
     [0].into_iter().chain(ends).collect()
 }
 
-/// Rows of the tokens of a batch `[T, H]`, or of its texts through the pooler `[B, H]`.
+/// Computes the rows of the tokens of a batch `[T, H]`, or of its texts with the pooler `[B, H]`.
 fn run(model: &Model, tape: &Tape<'_>, batch: &[&[u32]], pooler: bool) -> Result<Var, EngineError> {
     let ids = batch.concat();
     let segments = vec![0; ids.len()];
@@ -329,7 +329,7 @@ fn run(model: &Model, tape: &Tape<'_>, batch: &[&[u32]], pooler: bool) -> Result
     pooler.forward(tape, &x, &inputs.first_tokens)
 }
 
-/// One vector of the rows `tokens` without the first `skipped`; zeros if no row is left.
+/// Pools the rows `tokens` without the first `skipped` into one vector; zeros if no row remains.
 fn pooled(tokens: &[f32], width: usize, pooling: Pooling, skipped: usize) -> Vec<f32> {
     let rows = || tokens.chunks_exact(width).enumerate().skip(skipped);
     let average = |weight: fn(usize) -> f64, divisor: fn(f64) -> f64| {
@@ -354,7 +354,7 @@ fn pooled(tokens: &[f32], width: usize, pooling: Pooling, skipped: usize) -> Vec
     }
 }
 
-/// Scales each vector to length 1; a zero vector is left as it is.
+/// Scales each vector to length 1; a zero vector is unchanged.
 fn scale_to_one(vectors: &mut [f32], width: usize) {
     for vector in vectors.chunks_exact_mut(width) {
         let norm = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();

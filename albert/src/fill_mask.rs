@@ -1,4 +1,4 @@
-//! Mask filling: the pieces with the highest probability at each `[MASK]` of a text.
+//! Mask filling: the most probable pieces at each `[MASK]` of a text.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub struct MaskFiller {
 }
 
 impl MaskFiller {
-    /// Loads the model in `folder` to `device`. A missing tensor is an error, never initialized at random.
+    /// Loads the model in `folder` onto `device`. A missing tensor is an error, never initialized at random.
     ///
     /// # Errors
     /// A file is missing or damaged, or the model has no MLM head.
@@ -57,7 +57,7 @@ impl MaskFiller {
         Ok(self.loaded.set_precision(precision)?)
     }
 
-    /// The `top` most probable pieces for every `[MASK]` of `text`, best first.
+    /// Returns the `top` most probable pieces for every `[MASK]` of `text`, best first.
     ///
     /// # Errors
     /// The text has no `[MASK]` or is longer than the model's positions, a score is not finite, or the engine failed.
@@ -65,7 +65,7 @@ impl MaskFiller {
         self.fill_later(text, top)?(self)
     }
 
-    /// Begins [`fill`](Self::fill); the result finishes it with this filler. A GPU computes in between.
+    /// Begins [`fill`](Self::fill); calling the result with this filler finishes it. In between, a GPU computes.
     ///
     /// # Errors
     /// The text has no `[MASK]` or is longer than the model's positions, or the engine failed.

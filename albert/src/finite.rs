@@ -1,8 +1,8 @@
-//! Check that the outputs of a model are finite.
+//! Check for finite model outputs.
 //!
-//! A damaged checkpoint or one trained with too high a learning rate holds NaN or overflows. Its softmax is NaN for
-//! every class and its vectors are all NaN; printed, they look like results. `check_finite` is called wherever scores
-//! leave a model: [`crate::embed`], [`crate::fill_mask`], [`crate::forward`] and predictions of `albert_tasks::finetune`.
+//! A checkpoint that is damaged or was trained with too high a learning rate contains NaN or overflows. Its softmax is NaN for every
+//! class and its vectors are all NaN; printed, they look like results. `check_finite` is called wherever scores leave a model:
+//! [`crate::embed`], [`crate::fill_mask`], [`crate::forward`] and predictions of `albert_tasks::finetune`.
 //!
 //! Cost: one pass over the outputs; the weights are searched only after a failure.
 
@@ -14,7 +14,7 @@ use engine::ParamStore;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{output} is not finite; {cause}")]
 pub struct NotFinite {
-    /// Description of the output, such as `the embedding of text 3`.
+    /// Name of the output, such as `the embedding of text 3`.
     pub output: String,
     /// Cause and remedy.
     pub cause: Cause,
@@ -47,7 +47,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Checks that all of `values` (rows of `width` elements, computed from `params`) are finite; `output` names a row.
+/// Checks that all of `values` (rows of `width` elements, computed from `params`) are finite; `output` returns the name of a row.
 ///
 /// # Errors
 /// [`NotFinite`] for the first row that is not.

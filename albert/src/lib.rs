@@ -1,14 +1,14 @@
 #![doc = include_str!("../README.md")]
 //!
-//! A model folder is Hugging Face's: what is written here is read there, and the other way round.
+//! A model folder is Hugging Face's: each can read what the other writes.
 //!
 //! * [`config`], [`model`], [`heads`]: the paper's model, equation by equation; [`cost`]: its parameters, FLOPs, memory.
 //! * [`checkpoint`]: model folders and training states; [`loaded`]: a model in memory.
 //! * [`embed`], [`fill_mask`], [`forward`]: inference.
 //! * [`tokenizer`], [`data`]: from text to batches.
-//! * [`mod@pretrain`], [`train`], [`report`]: pre-training, and the training core that `albert-tasks` uses too.
+//! * [`mod@pretrain`], [`train`], [`report`]: pre-training, and the training core shared with `albert-tasks`.
 //!
-//! Programs to start from are in `examples/`.
+//! Example programs are in `examples/`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]

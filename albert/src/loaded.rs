@@ -30,12 +30,12 @@ pub enum InferenceError {
     Input(String),
 }
 
-/// A model with its parameters and the workspace that it runs in.
+/// A model with its parameters and workspace.
 #[derive(Debug)]
 pub struct LoadedModel {
     /// The model and its configuration.
     pub model: Model,
-    /// The parameters.
+    /// Parameters of the model.
     pub params: ParamStore,
     /// Device, memory and profiler.
     pub workspace: Workspace,
@@ -69,7 +69,7 @@ impl LoadedModel {
         self.workspace.set_precision(precision)
     }
 
-    /// Runs `compute` in a step without gradients, the worker threads awake.
+    /// Runs `compute` in a step without gradients, with the worker threads awake.
     ///
     /// # Errors
     /// As `compute`.

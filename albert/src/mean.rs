@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 /// Running mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mean {
-    /// Σ x.
+    /// Sum of the values, Σ x.
     pub sum: f64,
-    /// n.
+    /// Number of values, n.
     pub count: u64,
 }
 
 impl Mean {
-    /// Adds `count` values that sum to `sum`.
+    /// Adds `count` values with the sum `sum`.
     pub fn add(&mut self, sum: f64, count: u64) {
         self.sum += sum;
         self.count += count;
     }
 
-    /// Σ x / n; `None` for n = 0.
+    /// Mean Σ x / n; `None` for n = 0.
     pub fn value(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
@@ -34,26 +34,26 @@ impl Mean {
 /// Running proportion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proportion {
-    /// Right trials.
+    /// Number of correct trials.
     pub correct: u64,
-    /// All trials.
+    /// Number of trials.
     pub count: u64,
 }
 
 impl Proportion {
-    /// Adds `count` trials, of which `correct` were right.
+    /// Adds `count` trials, of which `correct` were correct.
     pub fn add(&mut self, correct: u64, count: u64) {
         debug_assert!(correct <= count, "{correct} right of {count}");
         self.correct += correct;
         self.count += count;
     }
 
-    /// p̂; `None` for n = 0.
+    /// Proportion p̂; `None` for n = 0.
     pub fn value(&self) -> Option<f64> {
         (self.count > 0).then(|| self.correct as f64 / self.count as f64)
     }
 
-    /// √(p̂·(1 - p̂) / n); `None` for n = 0.
+    /// Standard error √(p̂·(1 - p̂) / n); `None` for n = 0.
     pub fn standard_error(&self) -> Option<f64> {
         self.value().map(|p| (p * (1.0 - p) / self.count as f64).sqrt())
     }

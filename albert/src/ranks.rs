@@ -1,4 +1,4 @@
-//! Comparison of ranks before they work together.
+//! Consistency check of ranks before they start.
 
 use std::sync::OnceLock;
 
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::first_difference;
 
-/// Refuses ranks that differ in version, program or `start`: settings, inputs, first parameters. All ranks find the same
-/// difference.
+/// Rejects ranks that differ in version, program or `start` (settings, inputs, initial parameters). All ranks report the
+/// same difference.
 pub(crate) fn expect_alike(communicator: &Communicator, start: Value) -> Result<(), EngineError> {
     let mut whole = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -26,7 +26,7 @@ pub(crate) fn expect_alike(communicator: &Communicator, start: Value) -> Result<
     let first = read(0)?;
     for rank in 1..all.len() {
         let mut other = read(rank)?;
-        // Programs for two kinds of CPU are two files.
+        // Programs for two CPU architectures are different files.
         if architecture(&other) != architecture(&first) {
             other["program"] = first["program"].clone();
         }
@@ -39,12 +39,12 @@ pub(crate) fn expect_alike(communicator: &Communicator, start: Value) -> Result<
     Ok(())
 }
 
-/// Kind of CPU that the program of a rank with this start is for.
+/// CPU architecture of the program of a rank with this start.
 fn architecture(start: &Value) -> Option<&String> {
     start["program"].as_object()?.keys().next()
 }
 
-/// Hash of the program's file; 0 where it cannot be read.
+/// Hash of the program's file; 0 if it cannot be read.
 fn program_hash() -> String {
     static HASH: OnceLock<u64> = OnceLock::new();
     let hash = || std::env::current_exe().and_then(std::fs::read).map_or(0, |bytes| hash64(&bytes));

@@ -1,4 +1,4 @@
-//! Folders of sentence-transformers: a model, and how its token vectors become one vector.
+//! Folders of sentence-transformers: a model, and the reduction of its token vectors to one vector.
 //!
 //! ```text
 //! modules.json                      the steps: Transformer, Pooling, and perhaps Normalize; each with its folder
@@ -23,23 +23,23 @@ const CONFIG: &str = "config.json";
 /// Reduction of the token vectors of a text to one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// The mean of all tokens.
+    /// Mean of all tokens.
     Mean,
-    /// The first token, `[CLS]`.
+    /// First token, `[CLS]`.
     Cls,
-    /// The pooler's output for the first token.
+    /// Pooler output for the first token.
     Pooler,
-    /// The greatest value of each column.
+    /// Maximum of each column.
     Max,
-    /// The sum of all tokens over the square root of their number.
+    /// Sum of all tokens divided by the square root of their number.
     MeanSqrtLen,
-    /// The mean of all tokens, each weighted by its position from 1.
+    /// Mean of all tokens, each weighted by its position from 1.
     WeightedMean,
-    /// The last token.
+    /// Last token.
     LastToken,
 }
 
-/// Names in `pooling_mode`, those in `pooling_mode_*`, in the order in which several are joined.
+/// Names in `pooling_mode` and in `pooling_mode_*`, in the order of concatenation.
 const POOLINGS: [(&str, &str, Pooling); 6] = [
     ("cls", "cls_token", Pooling::Cls),
     ("max", "max_tokens", Pooling::Max),
@@ -49,24 +49,24 @@ const POOLINGS: [(&str, &str, Pooling); 6] = [
     ("lasttoken", "lasttoken", Pooling::LastToken),
 ];
 
-/// Settings of sentence vectors in a folder.
+/// Sentence-transformers settings of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentenceSettings {
     /// Folder of the model.
     pub model: PathBuf,
-    /// Poolings, whose results are joined.
+    /// Poolings, whose results are concatenated.
     pub poolings: Vec<Pooling>,
     /// False if the tokens of the prompt are not pooled.
     pub include_prompt: bool,
     /// True if vectors are scaled to unit length.
     pub normalize: bool,
-    /// Most tokens of a text, specials included.
+    /// Maximum number of tokens of a text, including special pieces.
     pub longest: Option<usize>,
-    /// True if texts are changed to lower case before the tokenizer.
+    /// True if texts are converted to lower case before tokenization.
     pub lowercase: bool,
     /// Prompts by name, in the order of the file.
     pub prompts: Vec<(String, String)>,
-    /// Name of the prompt before texts for which none is chosen.
+    /// Name of the prompt for texts without a chosen one.
     pub default_prompt: Option<String>,
     /// Number of columns that are kept.
     pub width: Option<usize>,
@@ -76,7 +76,7 @@ fn wrong(path: &Path, problem: &str) -> InferenceError {
     InferenceError::Input(format!("{}: {problem}", path.display()))
 }
 
-/// A value of `config` that is `null` or missing, or else of the kind that `of` accepts.
+/// Value of `config` that `of` accepts; `None` if it is `null` or missing.
 fn optional<T>(
     path: &Path,
     config: &Value,
@@ -93,16 +93,16 @@ fn optional<T>(
     }
 }
 
-/// A number of at least 1.
+/// Converts a number of at least 1.
 fn count(value: &Value) -> Option<usize> {
     usize::try_from(value.as_u64()?).ok().filter(|&count| count > 0)
 }
 
 impl SentenceSettings {
-    /// The settings of `folder`; `None` if it has no `modules.json`.
+    /// Reads the settings of `folder`; `None` if it has no `modules.json`.
     ///
     /// # Errors
-    /// A file is damaged, or asks for a step or a pooling that is not known here.
+    /// A file is damaged, or requires an unsupported step or pooling.
     pub fn of_folder(folder: &Path) -> Result<Option<Self>, InferenceError> {
         let Some(modules) = modules(folder)? else { return Ok(None) };
         let path = folder.join(MODULES);
@@ -140,7 +140,7 @@ impl SentenceSettings {
             return Err(wrong(&path, &problem));
         }
         if found.model != folder.join("") {
-            // The files of the root; those of the model are checked where it is opened.
+            // The files of the root folder; those of the model are checked when it is opened.
             folder_keys::check(folder)?;
         }
         found.read_limits()?;
@@ -178,20 +178,20 @@ impl SentenceSettings {
         }
     }
 
-    /// The prompt called `name`; sentence-transformers adds empty ones for "query" and "document".
+    /// Prompt called `name`; sentence-transformers adds empty ones for "query" and "document".
     pub fn prompt(&self, name: &str) -> Option<&str> {
         let own = self.prompts.iter().find(|(known, _)| known == name).map(|(_, prompt)| prompt.as_str());
         own.or_else(|| ["query", "document"].contains(&name).then_some(""))
     }
 
-    /// The names of the prompts, for messages.
+    /// Names of the prompts, for messages.
     pub fn prompt_names(&self) -> String {
         let names: Vec<&str> = self.prompts.iter().map(|(name, _)| name.as_str()).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     }
 }
 
-/// The poolings that the file asks for, and whether the prompt is pooled.
+/// Poolings of the file, and whether the prompt is pooled.
 fn pooling(path: &Path) -> Result<(Vec<Pooling>, bool), InferenceError> {
     let config = read_settings(path)?;
     let modes: Vec<&str> = match &config["pooling_mode"] {
@@ -221,8 +221,7 @@ fn pooling(path: &Path) -> Result<(Vec<Pooling>, bool), InferenceError> {
     Ok((if found.is_empty() { vec![Pooling::Mean] } else { found }, include_prompt))
 }
 
-/// Writes to the model in `folder`, with vectors of `width`, what makes it one of sentence-transformers; returns the names of the
-/// files.
+/// Adds the sentence-transformers files to the model in `folder`, with vectors of `width`; returns the names of the files.
 ///
 /// # Errors
 /// `pooling` is neither the mean nor `[CLS]`, or a file cannot be written.
@@ -253,7 +252,7 @@ pub fn write_sentence_settings(
     let files = [
         (format!("{POOLING}/{CONFIG}"), pooling),
         (LIMITS[0].to_owned(), json!({ "max_seq_length": longest, "do_lower_case": false })),
-        // Last: it makes the folder one of sentence-transformers.
+        // Last: it marks the folder as a sentence-transformers model.
         (MODULES.to_owned(), Value::Array(modules)),
     ];
     for (name, content) in &files {

@@ -1,4 +1,4 @@
-//! The example programs do what they are there to show, with a model that they train themselves.
+//! The example programs work as described, with a model that they train themselves.
 #![allow(clippy::duplicate_mod, reason = "several examples load the tiny model")]
 
 #[allow(dead_code, unreachable_pub)]
@@ -19,7 +19,7 @@ fn a_tiny_model_knows_its_sentences() {
     let folder = tiny::folder().unwrap();
     assert_eq!(fill_mask::fill(folder.path(), "the cat drinks [MASK]").unwrap(), "▁milk");
     assert_eq!(fill_mask::fill(folder.path(), "a [MASK] swims deep").unwrap(), "▁fish");
-    // Each sentence has a twin that differs in its first word.
+    // Each sentence has a counterpart that differs in its first word.
     let texts = tiny::SENTENCES.map(str::to_owned);
     assert_eq!(embed::nearest(folder.path(), &texts).unwrap(), [4, 5, 6, 7, 0, 1, 2, 3]);
 }

@@ -1,4 +1,4 @@
-//! A tiny model that learns eight sentences by heart, so that the examples run without a download.
+//! A tiny model that memorizes eight sentences, so that the examples run without a download.
 
 use std::error::Error;
 
@@ -43,7 +43,7 @@ pub(crate) fn folder() -> Result<tempfile::TempDir, Box<dyn Error>> {
         num_hidden_layers: 2,
         num_attention_heads: 2,
         max_position_embeddings: 16,
-        // Wider than the paper's 0.02, with which a model this narrow learns the frequencies of words first.
+        // Larger than the paper's 0.02, with which a model this narrow first learns only word frequencies.
         initializer_range: 0.1,
         ..AlbertConfig::preset("tiny")?
     };
@@ -64,7 +64,7 @@ pub(crate) fn folder() -> Result<tempfile::TempDir, Box<dyn Error>> {
     let segments = vec![0; ids.len()];
     let words = sentences[0].len() as u32;
     for step in 0..1000 {
-        // One word of each sentence is masked, each of them once in `words` steps.
+        // One word of each sentence is masked; `words` steps mask each word once.
         let starts = &cu_seqlens[..SENTENCES.len()];
         let masked: Vec<u32> = (step..).zip(starts).map(|(word, start)| start + 1 + word % words).collect();
         let labels: Vec<u32> = masked.iter().map(|&at| ids[at as usize]).collect();

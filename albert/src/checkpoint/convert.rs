@@ -1,9 +1,8 @@
-//! From any model that is read to a Hugging Face folder, whole or not at all.
+//! Converts any supported model to a Hugging Face folder, all or nothing.
 //!
-//! Everything is written to a folder beside the target, which then takes the target's name in one step
-//! ([`AtomicFolder`]): a reader finds the whole model or none, and of two conversions to one name one is refused. The
-//! target must not exist or be empty.
-//! Cost: the parameters once in memory.
+//! Everything is written to a temporary folder next to the target and renamed in one step ([`AtomicFolder`]): a
+//! reader finds the whole model or nothing, and of two concurrent conversions to one name, one fails. The target must
+//! be missing or empty.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +34,7 @@ const GOOGLE_VOCABULARY: (&str, &str) = ("30k-clean.model", "spiece.model");
 pub struct ConvertOptions {
     /// Element type of the weights that are written.
     pub dtype: FileDType,
-    /// Another number of attention heads than the configuration's.
+    /// Number of attention heads to use instead of the configuration's.
     pub attention_heads: Option<usize>,
 }
 
@@ -46,23 +45,23 @@ pub struct Conversion {
     pub config: AlbertConfig,
     /// Family of tensor names read and written.
     pub family: Family,
-    /// The heads that were found.
+    /// Heads found in the model.
     pub heads: Heads,
     /// Result for every tensor.
     pub report: LoadReport,
     /// Remarks for the user: traps of the configuration, the number of attention heads.
     pub remarks: Vec<String>,
-    /// Keys of the configuration that mean nothing here and are not carried over.
+    /// Keys of the configuration that have no meaning here and are not carried over.
     pub ignored_keys: Vec<String>,
-    /// The files that were written, by name.
+    /// Names of the files that were written.
     pub files: Vec<String>,
 }
 
-/// Converts the model at `from` (see [`ModelFolder::open`]) to the folder `to`; what makes it a folder of
-/// sentence-transformers is copied.
+/// Converts the model at `from` (see [`ModelFolder::open`]) to the folder `to`, and copies its sentence-transformers
+/// files, if any.
 ///
 /// # Errors
-/// The model cannot be read, or lacks tensors; `to` is in use; a file cannot be written. `to` is then as it was.
+/// The model cannot be read or lacks tensors; `to` is in use; a file cannot be written. `to` is then unchanged.
 pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conversion, CheckpointError> {
     let modules = if from.is_dir() { module_folders(from)? } else { Vec::new() };
     let mut model = ModelFolder::open(&modules.first().map_or(from.to_owned(), |module| from.join(module)))?;
@@ -95,8 +94,8 @@ pub fn convert(from: &Path, to: &Path, options: ConvertOptions) -> Result<Conver
     })
 }
 
-/// Copies what makes `from` a folder of sentence-transformers: prompts, modules and their folders, of which the first is the
-/// model's. The model itself is in `to`.
+/// Copies the sentence-transformers files of `from`: prompts, modules and their folders. The first of `modules` is the
+/// model's folder, which is already in `to`.
 fn copy_sentences(from: &Path, to: &Path, modules: &[String]) -> Result<(), CheckpointError> {
     let Some((model, others)) = modules.split_first() else { return Ok(()) };
     for name in std::iter::once(PROMPTS).chain(LIMITS) {
@@ -139,12 +138,12 @@ fn copy(source: &Path, target: &Path) -> Result<(), EngineError> {
     write_atomically(target, |out| out.write_all(&bytes))
 }
 
-/// Appends the files of `folder` and the folders in it, as paths inside of it.
+/// Appends the files of `folder` and its subfolders, as paths relative to it.
 fn list(folder: &Path, inside: &str, files: &mut Vec<String>) -> Result<(), EngineError> {
     let entries = std::fs::read_dir(folder).map_err(|error| EngineError::io(folder, "list the folder", error))?;
     for entry in entries.flatten() {
         let name = format!("{inside}{}", entry.file_name().to_string_lossy());
-        // Links to folders are not followed: they may be circles.
+        // Links to folders are not followed: they may form cycles.
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => list(&entry.path(), &format!("{name}/"), files)?,
             _ => files.push(name),
@@ -153,7 +152,7 @@ fn list(folder: &Path, inside: &str, files: &mut Vec<String>) -> Result<(), Engi
     Ok(())
 }
 
-/// Writes the model to `folder` and copies what belongs to its tokenizer.
+/// Writes the model to `folder` and copies the tokenizer files.
 fn write(
     folder: &Path,
     model: &ModelFolder,

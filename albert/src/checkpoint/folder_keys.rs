@@ -1,7 +1,7 @@
-//! Keys of third-party model folders: what each one means here.
+//! Meaning of the keys in third-party model folders.
 //!
-//! [`KEYS`] is the one table. `check` reads the files of a folder, refuses what the table refuses, and names in one remark the
-//! keys that the table lacks; `docs/folders.md` is the table as text. The reader of a file decides what an obeyed key does.
+//! [`KEYS`] is the only table. `check` reads the files of a folder, rejects the values that the table refuses, and reports
+//! unknown keys in one remark; `docs/folders.md` is the table as text. The reader of each file implements its obeyed keys.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -31,13 +31,13 @@ pub enum Use {
 /// Keys of one file with the same effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
-    /// The file, and the part of a `tokenizer.json`.
+    /// File name, followed by the part for a `tokenizer.json`.
     pub file: &'static str,
     /// The keys, separated by spaces.
     pub keys: &'static str,
-    /// Their effect.
+    /// Effect of the keys.
     pub used: Use,
-    /// Purpose, or reason for refusing them.
+    /// Purpose of the keys, or reason for refusing them.
     pub remark: &'static str,
 }
 
@@ -58,7 +58,7 @@ const fn row(file: &'static str, used: Use, keys: &'static str, remark: &'static
     Keys { file, keys, used, remark }
 }
 
-/// All keys that are known, by file.
+/// All known keys, by file.
 pub const KEYS: &[Keys] = &[
     row(CONFIG, Obeyed, "model_type architectures", "family and class: `albert` or `bert`"),
     row(
@@ -289,7 +289,7 @@ pub fn on_remark(receiver: Receiver) {
     RECEIVER.get_or_init(|| receiver);
 }
 
-/// Hands a remark about `path` to the receiver.
+/// Passes a remark about `path` to the receiver.
 ///
 /// # Errors
 /// The receiver refuses the folder.
@@ -310,8 +310,8 @@ fn find(file: &str, key: &str) -> Option<&'static Keys> {
 /// Checks all files of the model in `folder` against [`KEYS`]. Unknown keys become one remark of at most ten names.
 ///
 /// # Errors
-/// A key has a value that the table refuses, or the receiver of remarks refuses the folder. Damaged files are left to their
-/// readers.
+/// A key has a value that the table refuses, or the receiver of remarks refuses the folder. Damaged files are reported by
+/// their readers.
 pub(crate) fn check(folder: &Path) -> Result<(), CheckpointError> {
     let mut unknown = Vec::new();
     let has_pipeline = folder.join(PIPELINE).is_file();
@@ -400,7 +400,7 @@ fn check_object(
 #[derive(Default)]
 struct Names(BTreeSet<String>);
 
-/// Keys whose values hold names of pieces, not settings.
+/// Keys whose values are names of pieces, not settings.
 const OPAQUE: [&str; 7] = ["vocab", "merges", "special_tokens", "single", "pair", "pattern", "strategy"];
 
 impl<'de> Deserialize<'de> for Names {
@@ -463,7 +463,7 @@ impl<'de> Deserialize<'de> for Names {
     }
 }
 
-/// Names the unknown keys of a `tokenizer.json`; its values are the library's.
+/// Reports the unknown keys of a `tokenizer.json`; the library checks its values.
 fn check_pipeline(path: &Path, unknown: &mut Vec<String>) {
     let Ok(bytes) = limits::read(path, limits::LARGEST_FILE) else { return };
     if limits::check_json(&bytes).is_err() {
@@ -501,7 +501,7 @@ mod tests {
         }
     }
 
-    /// Every refused key is refused by name and its allowed values are not; a key that is not known is reported.
+    /// Every refused key is rejected by name, its allowed values are accepted, and an unknown key is reported.
     #[test]
     fn refused_keys_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();

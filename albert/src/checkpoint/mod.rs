@@ -5,17 +5,17 @@
 //!   config.json               the configuration (see `config`)
 //!   model.safetensors         the parameters under Hugging Face's names, Linear weights [out, in] (see `stored`)
 //!   tokenizer.json            the vocabulary
-//!   tokenizer_config.json     its special pieces, and for `transformers` that the file above is to be obeyed
-//! MODEL/                      also read: a model in several files, a BERT (see `names`), a checkpoint of Google's
+//!   tokenizer_config.json     its special pieces, and the class that makes `transformers` use tokenizer.json
+//! MODEL/                      also read: a model in several files, a BERT (see `names`), a Google checkpoint
 //!   model.safetensors.index.json + model-0000i-of-0000n.safetensors
 //!   albert_config.json + model.ckpt.index + model.ckpt.data-0000i-of-0000n      (see `tensorflow`)
 //! RUN/checkpoints/
 //!   step-0000001000.safetensors    everything that resuming needs, one file a checkpoint (see `state`)
 //! ```
 //!
-//! Every file is written under another name, flushed to disk and renamed; the earlier file stays whole until
-//! then. Nothing is initialized silently: [`LoadReport`] lists the tensors that were loaded, those that were initialized at
-//! random because the caller named them, and those that the model does not use; any other missing tensor is an error.
+//! Every file is written under a temporary name, flushed to disk and renamed; the earlier file stays intact until then.
+//! Nothing is initialized silently: [`LoadReport`] lists the tensors that were loaded, those initialized at random because
+//! the caller named them, and those that the model does not use; any other missing tensor is an error.
 
 mod convert;
 pub mod folder_keys;
@@ -74,7 +74,7 @@ pub enum CheckpointError {
         /// The problem.
         problem: String,
     },
-    /// Tensors that the model needs are not in the file.
+    /// Tensors that the model needs are missing from the file.
     #[error(
         "{}: {} of the model's tensors are missing: {}; {}",
         path.display(), names.len(), listed(names), missing_advice(prefix.as_deref())
@@ -82,17 +82,17 @@ pub enum CheckpointError {
     Missing {
         /// The file.
         path: PathBuf,
-        /// Their names in a file of this family.
+        /// Names of the missing tensors in a file of this family.
         names: Vec<String>,
-        /// Beginning of the names of the file, if that explains it.
+        /// Unknown prefix of the file's tensor names, if that explains it.
         prefix: Option<String>,
     },
-    /// A tensor is there but does not hold what it must.
+    /// A tensor is present, but its shape or its values are wrong.
     #[error("{}: tensor {name}: {problem}", path.display())]
     Tensor {
         /// The file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// The problem.
         problem: String,
@@ -103,7 +103,7 @@ pub enum CheckpointError {
         path.display()
     )]
     OtherConfig {
-        /// The state.
+        /// File of the state.
         path: PathBuf,
         /// The first key that differs.
         key: String,

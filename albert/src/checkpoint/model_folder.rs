@@ -28,11 +28,11 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub struct LoadReport {
     /// Parameters that were read from the file.
     pub loaded: Vec<String>,
-    /// Parameters that the file lacks and that are initialized at random, because the caller named them.
+    /// Parameters missing from the file and initialized at random, because the caller named them.
     pub fresh: Vec<String>,
     /// Tensors of the file that the model does not use.
     pub ignored: Vec<String>,
-    /// Tensors that are no part of any model: buffers of constants, moments of an optimizer, step counts.
+    /// Tensors that belong to no model: constant buffers, optimizer moments, step counts.
     pub not_needed: Vec<String>,
 }
 
@@ -46,10 +46,10 @@ pub struct ModelFolder {
 }
 
 impl ModelFolder {
-    /// Opens a model, reads its configuration and maps its weights. Weights that carry a checksum of ours are verified.
+    /// Opens a model: reads its configuration and maps its weights. Weights with our checksum are verified.
     ///
-    /// `path` is a folder, or in a folder that holds several checkpoints of TensorFlow one of them
-    /// (`model.ckpt-best`, with or without `.index`).
+    /// `path` is a folder, or one of several TensorFlow checkpoints in a folder (`model.ckpt-best`, with or without
+    /// `.index`).
     ///
     /// # Errors
     /// A file is missing or damaged, or the configuration cannot be used.
@@ -64,12 +64,12 @@ impl ModelFolder {
         Ok(Self { folder, config_path, reading, weights })
     }
 
-    /// The configuration, with what was noticed while reading it.
+    /// Configuration, with the remarks of its reader.
     pub fn config(&self) -> &ConfigReading {
         &self.reading
     }
 
-    /// The folder.
+    /// Folder of the model.
     pub fn path(&self) -> &Path {
         &self.folder
     }
@@ -77,7 +77,7 @@ impl ModelFolder {
     /// The tokenizer of the folder.
     ///
     /// # Errors
-    /// There is none, it is damaged, or it has more pieces than the model.
+    /// The folder has no tokenizer, or the tokenizer is damaged or has more pieces than the model.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
         let tokenizer = Tokenizer::load(&self.folder)?;
         let (rows, pieces) = (self.reading.config.vocab_size, tokenizer.vocab_size());
@@ -93,7 +93,7 @@ impl ModelFolder {
         Ok(tokenizer)
     }
 
-    /// The model with another number of attention heads, which no tensor confirms or refutes.
+    /// Replaces the number of attention heads, which no tensor confirms or contradicts.
     ///
     /// # Errors
     /// H is not a multiple of `heads`.
@@ -105,8 +105,8 @@ impl ModelFolder {
         }
     }
 
-    /// One sentence about the number of attention heads: every projection is `[H, H]` whatever their number, so that a
-    /// wrong one loads and gives wrong numbers.
+    /// Describes the number of attention heads in one sentence: every projection is `[H, H]` for any number of heads,
+    /// so a model with a wrong number loads and computes wrong results.
     pub fn attention_heads_remark(&self) -> String {
         let config = &self.reading.config;
         let (heads, size) = (config.num_attention_heads, config.head_size());
@@ -118,7 +118,7 @@ impl ModelFolder {
         format!("{heads} attention heads of {size} columns; the weights cannot confirm this number{released}")
     }
 
-    /// The heads that are in the file.
+    /// Heads in the file.
     pub fn heads(&self) -> Heads {
         let has = |name: &str| self.weights.find(name).is_some();
         let pooler = has("albert.pooler.weight");
@@ -130,7 +130,7 @@ impl ModelFolder {
         }
     }
 
-    /// The head of a task, by its tensors. A classifier is on the tokens where there is no pooler or the class says so.
+    /// Task head, by its tensors. A classifier is on the tokens if there is no pooler or the class says so.
     fn task(&self, pooler: bool) -> Option<TaskHead> {
         let rows = |name: &str| self.weights.find(name).and_then(|source| self.weights.shape(source).first().copied());
         let class = self.reading.architecture.as_deref().unwrap_or_default();
@@ -148,12 +148,12 @@ impl ModelFolder {
         }
     }
 
-    /// The name that the file has for a parameter, such as `bert.encoder.layer.0.output.dense.weight`.
+    /// Name of a parameter in the file, such as `bert.encoder.layer.0.output.dense.weight`.
     pub fn name_in_file(&self, parameter: &str) -> Option<&str> {
         self.weights.find(parameter).map(|source| source.name.as_str())
     }
 
-    /// The model with `heads` and its parameters, loaded from the file; missing ones that `fresh` names (see
+    /// Builds the model with `heads` and loads its parameters from the file; missing ones that `fresh` lists (see
     /// [`Self::load`]) are drawn from `seed`.
     ///
     /// # Errors
@@ -185,7 +185,7 @@ impl ModelFolder {
     /// `fresh` lists prefixes of names that may be missing (such as `sop_classifier`); `take` is not called for those.
     ///
     /// # Errors
-    /// A parameter is missing and not in `fresh`, has another shape, or its copies (see `stored`) are not equal.
+    /// A parameter is missing and not in `fresh`, has the wrong shape, or its copies (see `stored`) are not equal.
     pub fn load(
         &self,
         heads: Heads,
@@ -198,7 +198,7 @@ impl ModelFolder {
         let mut missing = Vec::new();
         let mut used: BTreeSet<&str> = BTreeSet::new();
         let specs = parameters(config, heads);
-        // Names and shapes first, so that a file that does not fit changes nothing.
+        // Names and shapes are checked first, so that a file that does not match changes nothing.
         for spec in &specs {
             match self.weights.find(&spec.name) {
                 Some(source) => self.expect_shape(source, &spec.shape)?,
@@ -235,8 +235,8 @@ impl ModelFolder {
         Ok(report)
     }
 
-    /// Refuses a configuration of more layers than the file has tensors, before the parameters are declared: a few bytes of
-    /// `config.json` must not make the program allocate without bound.
+    /// Rejects a configuration with more layers than the file has tensors, before the parameters are declared: a few bytes
+    /// of `config.json` must not cause unbounded allocation.
     fn expect_room_for_layers(&self) -> Result<(), CheckpointError> {
         let config = &self.reading.config;
         let sets = config.num_hidden_groups() * config.inner_group_num;
@@ -264,7 +264,7 @@ impl ModelFolder {
         Err(self.wrong_tensor(source, format!("its shape is {found:?}, but {config} makes it {expected:?}")))
     }
 
-    /// Two names of one tied parameter hold the same.
+    /// Checks that two names of one tied parameter have equal values.
     fn expect_equal(
         &self,
         first: &Source,
@@ -280,7 +280,7 @@ impl ModelFolder {
         Err(self.wrong_tensor(other, problem))
     }
 
-    /// Verifies the tensors beside the parameters: copies of shared halves, the identity of a model without map.
+    /// Verifies tensors that are not parameters: copies of shared halves, the identity map of a model without a map.
     fn check_copy(&self, source: &Source, stored: &StoredTensor) -> Result<(), CheckpointError> {
         self.expect_shape(source, &stored.shape)?;
         let found: Cow<'_, [f32]> = self.weights.floats(source, &stored.shape)?;
@@ -319,7 +319,7 @@ fn no_model(path: &Path, problem: impl Into<String>) -> CheckpointError {
     CheckpointError::Folder { path: path.to_owned(), problem: problem.into() }
 }
 
-/// The folder of `path`, and the TensorFlow index that it names, if it names one.
+/// Folder of `path`, and the TensorFlow index if `path` names one.
 fn place(path: &Path) -> Result<(PathBuf, Option<PathBuf>), CheckpointError> {
     if path.is_dir() {
         return Ok((path.to_owned(), None));
@@ -369,11 +369,11 @@ fn open_weights(folder: &Path) -> Result<Weights, CheckpointError> {
     Err(no_model(folder, format!("no {WEIGHTS}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}")))
 }
 
-/// The checkpoint of TensorFlow in a folder: the one that the file `checkpoint` names, or the only one.
+/// TensorFlow checkpoint in a folder: the one that the file `checkpoint` names, or the only one.
 fn tensorflow_index(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
     if let Ok(text) = limits::read_text(&folder.join("checkpoint"), limits::LARGEST_SETTINGS) {
         let newest = text.lines().find_map(|line| line.strip_prefix("model_checkpoint_path: \"")?.strip_suffix('"'));
-        // Often an absolute path of the machine that trained it.
+        // Often an absolute path on the training machine.
         let name = newest.and_then(|path| Path::new(path).file_name()).map(|name| name.to_string_lossy());
         let index = name.map(|name| folder.join(format!("{name}.index")));
         if let Some(index) = index.filter(|index| index.is_file()) {

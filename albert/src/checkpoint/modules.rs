@@ -1,4 +1,4 @@
-//! The modules of a folder of sentence-transformers: names of its files, and `modules.json`.
+//! Modules of a sentence-transformers folder: names of its files, and `modules.json`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::CheckpointError;
 
 pub(crate) const MODULES: &str = "modules.json";
-/// Names of the file with the length, in the order of precedence.
+/// Names of the file that sets the sequence length, in order of precedence.
 pub(crate) const LIMITS: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -30,13 +30,13 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    /// The class without its Python module.
+    /// Class name without its Python module.
     pub(crate) fn name(&self) -> &str {
         self.kind.rsplit('.').next().unwrap_or(&self.kind)
     }
 }
 
-/// The JSON of a settings file.
+/// Reads a settings file as JSON.
 pub(crate) fn read_settings(path: &Path) -> Result<Value, CheckpointError> {
     let text = limits::read_text(path, limits::LARGEST_SETTINGS);
     let text = text.map_err(|error| EngineError::io(path, "read the settings of sentences", error))?;
@@ -64,8 +64,7 @@ pub(crate) fn modules(folder: &Path) -> Result<Option<Vec<Module>>, CheckpointEr
     Ok(Some(modules))
 }
 
-/// Folders of the modules of sentence-transformers in `folder` by path, that of the model first; empty without
-/// `modules.json`.
+/// Paths of the sentence-transformers modules in `folder`, the model's first; empty without `modules.json`.
 pub(crate) fn module_folders(folder: &Path) -> Result<Vec<String>, CheckpointError> {
     let modules = modules(folder)?.unwrap_or_default();
     let (model, others): (Vec<_>, Vec<_>) = modules.into_iter().partition(|module| module.name() == "Transformer");

@@ -1,4 +1,4 @@
-//! The names that other programs give to the parameters of a model.
+//! Parameter names used by other programs.
 //!
 //! ```text
 //! ALBERT, Hugging Face   albert.encoder.albert_layer_groups.{g}.albert_layers.{j}.ffn.weight      (the names used here)
@@ -7,26 +7,26 @@
 //! BERT, Google           bert/encoder/layer_{g}/intermediate/dense/kernel
 //! ```
 //!
-//! A layer of a BERT is a group with one inner layer. Understood besides: names without the prefix of the base model (a
-//! saved `AlbertModel`), `module.`, `_orig_mod.` and `model.` in front (wrapped models), `gamma` and `beta` for the weight and bias of a
-//! LayerNorm. The MLM decoder is the word table under another name, its bias that of the head.
-//! Of Google's matrices those called `kernel` are `[in, out]`, all others `[out, in]` as everywhere here.
+//! A BERT layer is a group with one inner layer. Also accepted: names without the prefix of the base model (a saved `AlbertModel`),
+//! the prefixes `module.`, `_orig_mod.` and `model.` (wrapped models), and `gamma` and `beta` for the weight and bias of a
+//! LayerNorm. The MLM decoder is the word table under another name; its bias is the head's. Google's matrices called `kernel` are
+//! `[in, out]`; all other matrices are `[out, in]`, as everywhere here.
 
 use crate::config::Family;
 
 /// Role of a tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TensorRole {
-    /// The values of a parameter.
+    /// Values of a parameter.
     Parameter {
         /// Name in the model.
         name: String,
-        /// True if the file has the matrix transposed.
+        /// True if the matrix is stored transposed.
         transposed: bool,
-        /// A second name of a tied parameter.
+        /// True for a second name of a tied parameter.
         tied: bool,
     },
-    /// Understood and not needed: a buffer that holds constants, a moment of an optimizer, a step count.
+    /// Recognized but not needed: a constant buffer, an optimizer moment, a step count.
     Ignored,
 }
 
@@ -45,7 +45,7 @@ const BERT: [(&str, &str); 8] = [
     ("output.LayerNorm.", "full_layer_layer_norm."),
 ];
 
-/// Parts of an ALBERT layer of Google's, dots for slashes, and their names here.
+/// Parts of a Google ALBERT layer, with dots for slashes, and their names here.
 const GOOGLE: [(&str, &str); 8] = [
     ("attention_1.self.query.", "attention.query."),
     ("attention_1.self.key.", "attention.key."),
@@ -66,12 +66,12 @@ const BERT_HEADS: [(&str, &str); 5] = [
     ("cls.seq_relationship.", "sop_classifier.classifier."),
 ];
 
-/// `name` with the first fitting beginning replaced.
+/// Replaces the first matching prefix of `name`.
 fn replaced(name: &str, table: &[(&str, &str)]) -> Option<String> {
     table.iter().find_map(|(from, to)| name.strip_prefix(from).map(|rest| format!("{to}{rest}")))
 }
 
-/// `7.rest` to 7 and the rest.
+/// Splits `7.rest` into 7 and `rest`.
 fn numbered(text: &str) -> Option<(usize, &str)> {
     let (number, rest) = text.split_once('.')?;
     Some((number.parse().ok()?, rest))
@@ -80,7 +80,7 @@ fn numbered(text: &str) -> Option<(usize, &str)> {
 /// Prefixes of programs that wrap a model: several GPUs, torch.compile, Lightning.
 const WRAPPERS: [&str; 3] = ["module.", "_orig_mod.", "model."];
 
-/// `name` without prefixes of wrappers.
+/// `name` without wrapper prefixes.
 pub(super) fn without_wrappers(mut name: &str) -> &str {
     while let Some(rest) = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)) {
         name = rest;
@@ -88,7 +88,7 @@ pub(super) fn without_wrappers(mut name: &str) -> &str {
     name
 }
 
-/// Role of Hugging Face's tensor `name`.
+/// Role of the Hugging Face tensor `name`.
 pub(super) fn hugging_face(name: &str) -> TensorRole {
     let name = without_wrappers(name);
     let modern = |old: &str, new: &str| name.strip_suffix(old).map(|rest| format!("{rest}{new}"));
@@ -116,7 +116,7 @@ pub(super) fn hugging_face(name: &str) -> TensorRole {
     parameter(if of_base { format!("albert.{base}") } else { name }, false)
 }
 
-/// Role of Google's tensor `name`.
+/// Role of the Google tensor `name`.
 pub(super) fn google(name: &str) -> TensorRole {
     const SLOTS: [&str; 6] = ["adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1"];
     let name = name.strip_prefix("module/").unwrap_or(name);
@@ -132,7 +132,7 @@ pub(super) fn google(name: &str) -> TensorRole {
         ("cls/squad", "output_bias") => ("qa_outputs", "bias"),
         (scope, "output_weights" | "kernel" | "gamma") => (scope, "weight"),
         (scope, "output_bias" | "bias" | "beta") => (scope, "bias"),
-        // The tables are variables without a layer around them.
+        // The tables are variables without an enclosing layer.
         _ => (name, "weight"),
     };
     let dotted = format!("{}.{part}", scope.replace('/', "."));
@@ -143,7 +143,7 @@ pub(super) fn google(name: &str) -> TensorRole {
     }
 }
 
-/// `bert.encoder.transformer.group_0.inner_group_0.` or `bert.encoder.layer_0.` as Hugging Face writes it.
+/// `bert.encoder.transformer.group_0.inner_group_0.` or `bert.encoder.layer_0.` in Hugging Face's spelling.
 fn layer_of_google(dotted: &str) -> Option<String> {
     let encoder = dotted.strip_prefix("bert.encoder.")?;
     if let Some(rest) = encoder.strip_prefix("layer_") {
@@ -154,9 +154,9 @@ fn layer_of_google(dotted: &str) -> Option<String> {
     Some(format!("{GROUPS}{group}.albert_layers.{inner}.{}", replaced(rest, &GOOGLE)?))
 }
 
-/// The name under which a file of `family` holds a parameter.
+/// Name of a parameter in a file of `family`.
 ///
-/// `parameter` is a name of [`crate::model::parameters`] or `super::stored::stored_tensors`; for a BERT its inner layer is 0.
+/// `parameter` is a name from [`crate::model::parameters`] or `super::stored::stored_tensors`; for a BERT its inner layer is 0.
 pub fn stored_name(parameter: &str, family: Family) -> String {
     if family == Family::Albert {
         return parameter.to_owned();

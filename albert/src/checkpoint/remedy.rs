@@ -1,4 +1,4 @@
-//! Advice for folders whose weights are not read here.
+//! Advice for folders whose weights cannot be read.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub(super) fn of_file(name: &str) -> String {
     )
 }
 
-/// Advice for a folder without weights or configuration of its own: for the first file or folder that is known.
+/// Advice for a folder without weights or configuration, based on the first recognized file or folder in it.
 pub(super) fn of_folder(folder: &Path) -> Option<String> {
     let entries = std::fs::read_dir(folder).ok()?;
     let mut names: Vec<String> =

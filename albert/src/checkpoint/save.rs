@@ -1,4 +1,4 @@
-//! Writing a model folder that Hugging Face reads as the same model.
+//! Writes model folders that Hugging Face reads as the same model.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::names::stored_name;
 use super::stored::{Content, stored_tensors};
 use crate::config::{AlbertConfig, ConfigIdentity, Family, Heads, ProblemType, TaskHead};
 
-/// PyTorch's name of a storage type, as `config.json` has it.
+/// PyTorch's name of an element type, as in `config.json`.
 pub fn torch_name(dtype: FileDType) -> &'static str {
     match dtype {
         FileDType::F32 => "float32",
@@ -28,17 +28,17 @@ pub struct SaveFormat<'a> {
     pub dtype: FileDType,
     /// Names of the labels of the task's head; empty for `LABEL_0` and so on.
     pub labels: &'a [String],
-    /// Meaning of the scores of a sequence's head; `None`: derived from their number.
+    /// Meaning of the scores of a sequence head; `None`: derived from the number of labels.
     pub problem_type: Option<ProblemType>,
 }
 
-/// Writes the model to `folder` in f32 under ALBERT's names, each file whole or not at all; the weights come last.
+/// Writes the model to `folder` in f32 under ALBERT's names, each file atomically; the weights come last.
 ///
-/// `values` gives the elements of a parameter of [`crate::model::parameters`]; `tokenizer` are the files of the tokenizer, names
-/// and contents (see [`crate::tokenizer::Tokenizer::to_files`]).
+/// `values` returns the elements of a parameter of [`crate::model::parameters`]; `tokenizer` contains names and contents of the
+/// tokenizer files (see [`crate::tokenizer::Tokenizer::to_files`]).
 ///
 /// # Errors
-/// The folder cannot be created or a file not be written.
+/// The folder cannot be created or a file cannot be written.
 pub fn save_model<'a>(
     folder: &Path,
     config: &AlbertConfig,
@@ -56,7 +56,7 @@ pub fn save_model<'a>(
 /// Writes `config.json` and `model.safetensors` to `folder` in the given format, as [`save_model`] does.
 ///
 /// # Errors
-/// As [`save_model`]; the model is no BERT but is to be written as one; a value is too large for f16.
+/// As [`save_model`]; the names are BERT's but the model is not a BERT; a value is too large for f16.
 pub fn save_model_as<'a>(
     folder: &Path,
     config: &AlbertConfig,
@@ -107,7 +107,7 @@ pub fn save_model_as<'a>(
         problem_type: format.problem_type,
     });
     write_atomically(folder.join(CONFIG), |out| out.write_all(text.as_bytes()))?;
-    // `format` is what `transformers` asks for before it reads the tensors.
+    // `transformers` checks `format` before it reads the tensors.
     save_safetensors(&path, &tensors, &[("format", "pt")])?;
     Ok(())
 }

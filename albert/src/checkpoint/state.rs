@@ -8,8 +8,8 @@
 //!   __metadata__          state: StateHeader as JSON · checksum over everything
 //! ```
 //!
-//! One file is one atomic unit: a kill at any moment leaves the checkpoints before it untouched. The newest
-//! [`Checkpoints::KEPT`] stay; a damaged one is passed over, with the reason, for the one before.
+//! A checkpoint is one file, so a kill at any moment leaves the earlier checkpoints untouched. The newest
+//! [`Checkpoints::KEPT`] are kept; a damaged one is skipped for the one before, and the reason is reported.
 
 use std::path::{Path, PathBuf};
 
@@ -26,25 +26,25 @@ use super::CheckpointError;
 pub struct StateHeader {
     /// Version of this structure.
     pub version: u32,
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// Every setting that decides the numbers, resolved; resuming with other values is refused.
+    /// Every setting that affects the results, resolved; resuming with other values is refused.
     pub config: Value,
     /// Cursor of the next batch, from the data module.
     pub cursor: Value,
     /// Fingerprints of what the run reads, such as the tokenizer's and the data's, in hexadecimal.
     pub inputs: Value,
-    /// Counters and best figures of the loop.
+    /// Counters and best metrics of the training loop.
     pub progress: Value,
 }
 
 impl StateHeader {
-    /// The version that this program writes. It reads earlier ones, too.
+    /// Version that this program writes. Earlier versions can be read.
     ///
     /// 2: sums have the same order on every instruction set, and logarithms and powers come from `libm`, so a run that
-    /// continues a state of version 1 has other bits from there on than version 1 would have given it.
+    /// continues from a state of version 1 differs from then on from a run of version 1.
     ///
-    /// 3: a dropout mask takes a byte per element, so a run with dropout draws other masks from there on.
+    /// 3: a dropout mask uses one byte per element, so a run with dropout draws other masks from then on.
     ///
     /// 4: bf16 is multiplied on tiles; `compute.precision` was `compute.activations`.
     pub(crate) const VERSION: u32 = 4;
@@ -59,35 +59,35 @@ pub(crate) struct TensorGroup<'a> {
     pub tensors: Vec<(&'a str, &'a [usize], &'a [f32])>,
 }
 
-/// The folder of a run's states.
+/// Folder with the states of a run.
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
 }
 
-/// The newest state that is whole.
+/// Newest intact state.
 #[derive(Debug)]
 pub struct LoadedState {
-    /// The file.
+    /// File of the state.
     pub path: PathBuf,
-    /// Metadata.
+    /// Metadata of the state.
     pub header: StateHeader,
-    /// Newer files that were passed over, each with the reason.
+    /// Newer files that were skipped, each with the reason.
     pub damaged: Vec<String>,
     file: Safetensors,
 }
 
-/// The precision of a run, by the name that its version had for it.
+/// Precision of a run, under the key of the version that wrote it.
 fn precision_of(config: &Value) -> Option<&str> {
     let compute = config.get("compute")?;
     compute.get("precision").or_else(|| compute.get("activations"))?.as_str()
 }
 
 impl LoadedState {
-    /// A message, if an earlier version of the program wrote the state.
+    /// Message, if an earlier version of the program wrote the state.
     pub(crate) fn earlier_version(&self) -> Option<String> {
         let (written, now) = (self.header.version, StateHeader::VERSION);
-        // A run in f32 has the same bits in versions 3 and 4.
+        // An f32 run is bit-identical in versions 3 and 4.
         let is_f32 = precision_of(&self.header.config).is_none_or(|precision| precision == "f32");
         (written < 3 || written < now && !is_f32).then(|| {
             let differs = match written {
@@ -111,7 +111,7 @@ impl LoadedState {
         Ok(self.file.read_f32(&format!("{group}/{name}"), shape, out)?)
     }
 
-    /// Refuses a configuration that differs from the one that the run was started with, naming the first key.
+    /// Rejects a configuration that differs from the one that the run was started with, naming the first key.
     ///
     /// # Errors
     /// [`CheckpointError::OtherConfig`].
@@ -125,7 +125,7 @@ impl LoadedState {
         self.expect(&then, now)
     }
 
-    /// Refuses other inputs (tokenizer, data) than those that the run was started with.
+    /// Rejects inputs (tokenizer, data) other than those that the run was started with.
     ///
     /// # Errors
     /// [`CheckpointError::OtherConfig`].
@@ -145,7 +145,7 @@ impl Checkpoints {
     /// Number of states kept: the last and the one before.
     pub(crate) const KEPT: usize = 2;
 
-    /// The states of the run in `run`; nothing is created yet.
+    /// States of the run in `run`; creates nothing.
     pub fn of_run(run: &Path) -> Self {
         Self { folder: run.join("checkpoints") }
     }
@@ -165,7 +165,7 @@ impl Checkpoints {
         Ok(steps)
     }
 
-    /// Names of all files in the folder that are text; none if there is no folder.
+    /// Names of all files in the folder that are valid UTF-8; none if there is no folder.
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -180,10 +180,10 @@ impl Checkpoints {
         Ok(names)
     }
 
-    /// Writes a state, whole or not at all, and then removes the oldest beyond [`Checkpoints::KEPT`].
+    /// Writes a state atomically, then removes the oldest beyond [`Checkpoints::KEPT`].
     ///
     /// # Errors
-    /// The state cannot be written; the ones before are then untouched.
+    /// The state cannot be written; earlier states are then untouched.
     pub(crate) fn save(&self, header: &StateHeader, groups: &[TensorGroup<'_>]) -> Result<PathBuf, CheckpointError> {
         create_dir_synced(&self.folder)?;
         let tensors: Vec<TensorOut<'_>> = groups
@@ -203,9 +203,9 @@ impl Checkpoints {
         Ok(path)
     }
 
-    /// Removes what a kill during [`Checkpoints::save`] leaves: a half-written state, and one beyond
-    /// [`Checkpoints::KEPT`] if the kill came before its removal. `step` is that of the newest whole state. The caller has
-    /// locked the run.
+    /// Removes the leftovers of a kill during [`Checkpoints::save`]: a half-written state, and one beyond
+    /// [`Checkpoints::KEPT`] if the kill came before its removal. `step` is the step of the newest intact state. The
+    /// caller has locked the run.
     ///
     /// # Errors
     /// A file cannot be removed.
@@ -220,8 +220,8 @@ impl Checkpoints {
         self.remove_old(step)
     }
 
-    /// Removes all but the last [`Checkpoints::KEPT`] states up to `step`. A newer one that was found damaged is
-    /// overwritten when its step comes.
+    /// Removes all states up to `step` except the last [`Checkpoints::KEPT`]. A newer one that was found damaged is
+    /// overwritten when the run reaches its step.
     fn remove_old(&self, step: u64) -> Result<(), CheckpointError> {
         for step in self.steps()?.into_iter().filter(|other| *other <= step).skip(Self::KEPT) {
             let old = self.path(step);
@@ -230,10 +230,10 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The newest state that is whole, with the reason for every newer one that is not; `None` if there is no file.
+    /// Loads the newest intact state, with the reason for skipping every newer one; `None` if there is no file.
     ///
     /// # Errors
-    /// There are states, but none is whole.
+    /// There are states, but none is intact.
     pub fn newest(&self) -> Result<Option<LoadedState>, CheckpointError> {
         let mut damaged = Vec::new();
         for step in self.steps()? {
@@ -276,7 +276,7 @@ fn open(path: &Path, step: u64) -> Result<(Safetensors, StateHeader), Checkpoint
     Ok((file, header))
 }
 
-/// The first key, in the order of `then`, whose value differs between two JSON values: its path with dots, both values.
+/// First key, in the order of `then`, whose value differs between two JSON values: its dotted path and both values.
 pub(crate) fn first_difference(then: &Value, now: &Value) -> Option<(String, String, String)> {
     fn walk(path: &str, then: Option<&Value>, now: Option<&Value>) -> Option<(String, String, String)> {
         if let (Some(Value::Object(a)), Some(Value::Object(b))) = (then, now) {

@@ -1,16 +1,16 @@
-//! The tensors of `model.safetensors`.
+//! Tensors of `model.safetensors`.
 //!
-//! They are the parameters of the model under their own names ([`crate::model::parameters`]). Two things differ, so that
-//! any program that reads the format computes the same function:
+//! They are the parameters of the model under their own names ([`crate::model::parameters`]), with two exceptions that
+//! make any program that reads the format compute the same function:
 //!
 //! * under attention-only and FFN-only sharing, which `num_hidden_groups` cannot express, every layer is a group with a
-//!   copy of the shared half; reading checks that the copies are equal and takes the first;
-//! * a model with E = H and no map gets an identity matrix and a zero bias as its map, which Hugging Face always has.
+//!   copy of the shared half; reading checks that the copies are equal and uses the first;
+//! * a model with E = H and no map is stored with an identity matrix and a zero bias, because Hugging Face always has a map.
 //!
-//! The word embeddings are also the MLM decoder: stored once, as `predictions.decoder.weight` is dropped by every
-//! writer that knows shared tensors. The head's bias is stored twice, as `predictions.bias` and `predictions.decoder.bias`:
-//! transformers 4.46 loses an ALBERT's that has the first name alone (it ties from the second, freshly made 0) and a BERT's
-//! that has the second alone.
+//! The word embeddings are also the MLM decoder and are stored once: every writer that supports shared tensors drops
+//! `predictions.decoder.weight`. The head's bias is stored twice, as `predictions.bias` and `predictions.decoder.bias`:
+//! transformers 4.46 loses an ALBERT's bias if only the first exists (it ties from the second, newly initialized to 0), and
+//! a BERT's if only the second exists.
 
 use engine::param::ParamInfo;
 
@@ -20,7 +20,7 @@ use crate::model::parameters;
 /// Content of a stored tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// The values of the parameter of this name.
+    /// Values of the parameter with this name.
     Parameter(String),
     /// The identity matrix.
     Identity,
@@ -33,15 +33,13 @@ pub(crate) enum Content {
 pub(crate) struct StoredTensor {
     /// Name in the file.
     pub name: String,
-    /// Shape.
     pub shape: Vec<usize>,
-    /// Content.
     pub content: Content,
 }
 
 const MAP: &str = "albert.encoder.embedding_hidden_mapping_in.";
 
-/// All tensors of `model.safetensors` for the model in a folder of `family`; their names are those of ALBERT.
+/// All tensors of `model.safetensors` for the model in a folder of `family`, under ALBERT's names.
 pub(crate) fn stored_tensors(config: &AlbertConfig, heads: Heads, family: Family) -> Vec<StoredTensor> {
     let parameters = parameters(config, heads);
     let stored = |name: String, parameter: &ParamInfo| StoredTensor {
@@ -59,7 +57,7 @@ pub(crate) fn stored_tensors(config: &AlbertConfig, heads: Heads, family: Family
         return out;
     }
     for block in config.blocks() {
-        // The layer's own place in the file: that of the half which is not shared.
+        // The layer's own place in the file: the place of its unshared half.
         let own = block.attention.max(block.ffn);
         let mut copy = |from: BlockId, is_attention: bool| {
             if from != own {

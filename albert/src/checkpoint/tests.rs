@@ -97,7 +97,7 @@ fn every_strategy_and_class_comes_back_bit_for_bit_and_is_recognized() {
     }
 }
 
-/// A reader that knows groups alone (as Hugging Face does) finds every tensor of every layer, with equal shared halves.
+/// A reader that supports only groups (such as Hugging Face) finds every tensor of every layer, with equal shared halves.
 #[test]
 fn strategies_beyond_groups_are_stored_as_groups_with_copies() {
     for sharing in [Sharing::Attention, Sharing::Ffn] {
@@ -258,7 +258,7 @@ fn what_a_kill_during_a_save_leaves_is_removed_on_resuming() {
 fn of_two_conversions_to_one_folder_one_is_refused() {
     let ((from, _), target) = (saved(&small(Sharing::All), Heads::MASKED_LM), tempfile::tempdir().unwrap());
     let to = target.path().join("model");
-    // One that goes on while the other begins.
+    // One conversion is still running when the other starts.
     let first = engine::io::AtomicFolder::create(&to).unwrap();
     std::fs::write(first.path().join("half"), "written").unwrap();
     let error = convert::convert(from.path(), &to, ConvertOptions::default()).unwrap_err().to_string();

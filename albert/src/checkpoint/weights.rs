@@ -17,14 +17,14 @@ use serde_json::Value;
 use super::names::{self, TensorRole};
 use super::tensorflow::Bundle;
 
-/// A tensor of the files.
+/// Location of a tensor in the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     /// Name in the file.
     pub(super) name: String,
     /// True if it is stored transposed.
     transposed: bool,
-    /// A second name of a tied parameter.
+    /// True for a second name of a tied parameter.
     pub(super) tied: bool,
 }
 
@@ -40,12 +40,12 @@ pub(super) struct Weights {
     path: PathBuf,
     files: Files,
     sources: BTreeMap<String, Vec<Source>>,
-    /// Tensors that are understood and not needed.
+    /// Tensors that are recognized but not needed.
     pub(super) not_needed: Vec<String>,
 }
 
 impl Weights {
-    /// Opens one safetensors file. One that carries a checksum of ours is verified.
+    /// Opens one safetensors file and verifies our checksum, if it has one.
     pub(super) fn open(path: &Path) -> Result<Self, EngineError> {
         let file = Safetensors::open(path)?;
         let file_of = file.names().into_iter().map(|name| (name, 0)).collect();
@@ -89,7 +89,7 @@ impl Weights {
         Ok(Self::new(path, Files::Safetensors { files, file_of }))
     }
 
-    /// Opens a checkpoint of TensorFlow by its index.
+    /// Opens a TensorFlow checkpoint by its index.
     pub(super) fn open_tensorflow(index: &Path) -> Result<Self, EngineError> {
         Ok(Self::new(index, Files::TensorFlow(Bundle::open(index)?)))
     }
@@ -109,14 +109,14 @@ impl Weights {
                 TensorRole::Ignored => not_needed.push(name.to_owned()),
             }
         }
-        // The name of its own before those of tied copies, then the one that needed no translation.
+        // A parameter's own name comes before tied copies, an untranslated name before translated ones.
         for (parameter, sources) in &mut sources {
             sources.sort_by_key(|source| (source.tied, source.name != *parameter));
         }
         Self { path: path.to_owned(), files, sources, not_needed }
     }
 
-    /// The file that a person named or would look at first.
+    /// File that the user named or would look at first.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -126,7 +126,7 @@ impl Weights {
         names_of(&self.files).count()
     }
 
-    /// Tensors with the values of a parameter; several if the file holds tied copies.
+    /// Tensors with the values of a parameter; several if the file contains tied copies.
     pub(super) fn sources(&self, parameter: &str) -> &[Source] {
         self.sources.get(parameter).map_or(&[], Vec::as_slice)
     }
@@ -136,12 +136,12 @@ impl Weights {
         self.sources(parameter).first()
     }
 
-    /// All tensors but those not needed.
+    /// All tensors except those not needed.
     pub(super) fn all(&self) -> impl Iterator<Item = &Source> {
         self.sources.values().flatten()
     }
 
-    /// Unknown prefix of the name of the word embeddings, if there is one.
+    /// Unknown prefix of the name of the word embeddings, if any.
     pub(super) fn foreign_prefix(&self) -> Option<String> {
         let words = "embeddings.word_embeddings.weight";
         let name = self.sources.values().flatten().map(|source| &source.name).find(|name| name.ends_with(words))?;
@@ -151,7 +151,7 @@ impl Weights {
             .filter(|_| self.find(&format!("albert.{words}")).is_none())
     }
 
-    /// The shape of a tensor, Linear weights `[out, in]`.
+    /// Shape of a tensor, Linear weights as `[out, in]`.
     pub(super) fn shape(&self, source: &Source) -> Vec<usize> {
         let mut shape = match &self.files {
             Files::Safetensors { files, file_of } => {
@@ -167,7 +167,7 @@ impl Weights {
         shape
     }
 
-    /// Values of a tensor of shape `shape`.
+    /// Reads the values of a tensor of shape `shape`.
     pub(super) fn floats(&self, source: &Source, shape: &[usize]) -> Result<Cow<'_, [f32]>, EngineError> {
         match &self.files {
             Files::Safetensors { files, file_of } => files[file_of[&source.name]].floats(&source.name, shape),
@@ -183,7 +183,7 @@ fn names_of(files: &Files) -> Box<dyn Iterator<Item = &str> + '_> {
     }
 }
 
-/// A name that cannot lead out of its folder.
+/// True if `name` cannot lead out of its folder.
 fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None))

@@ -9,12 +9,12 @@ use super::Family;
 pub enum TaskHead {
     /// `classifier` [n, H] on the pooler: one label a sequence or pair; n = 1 is a regression.
     Sequence {
-        /// n.
+        /// Number of labels, n.
         labels: usize,
     },
     /// `classifier` [n, H] on every token; no pooler.
     Token {
-        /// n.
+        /// Number of labels, n.
         labels: usize,
     },
     /// `classifier` [1, H] on the pooler: a score for each choice.
@@ -51,7 +51,7 @@ impl TaskHead {
 ///                                        answer_class.dense_0 [H, 2H], .dense_1 [1, H] without bias
 /// ```
 ///
-/// All but `SquadV2`, which Hugging Face lacks and which keeps Google's names, are Hugging Face's classes.
+/// All are Hugging Face's classes except `SquadV2`, which Hugging Face lacks and which keeps Google's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// tanh(x·Wᵀ + b) of the first token.
@@ -77,7 +77,7 @@ impl Heads {
     pub const MULTIPLE_CHOICE: Self = Self::for_task(TaskHead::Choice);
     /// `AlbertForQuestionAnswering`.
     pub const QUESTION_ANSWERING: Self = Self::for_task(TaskHead::Span);
-    /// The released graph for SQuAD 2.0, which has a pooler that nothing uses.
+    /// The released graph for SQuAD 2.0, which has an unused pooler.
     pub const SQUAD_V2: Self = Self::for_task(TaskHead::SquadV2);
 
     /// `AlbertForSequenceClassification` with `labels` labels; 1 is a regression.
@@ -90,13 +90,13 @@ impl Heads {
         Self::for_task(TaskHead::Token { labels })
     }
 
-    /// The task's head, and the pooler where its class has one.
+    /// The task's head, and the pooler if its class has one.
     pub const fn for_task(task: TaskHead) -> Self {
         let pooler = !matches!(task, TaskHead::Token { .. } | TaskHead::Span);
         Self { pooler, task: Some(task), ..Self::ENCODER }
     }
 
-    /// The class that `config.json` names.
+    /// Class name for `config.json`.
     pub fn architecture(self, family: Family) -> &'static str {
         let (albert, bert) = match self {
             Self { sop: true, mlm: true, .. } => ("AlbertForPreTraining", "BertForPreTraining"),
@@ -119,7 +119,7 @@ impl Heads {
 }
 
 impl fmt::Display for Heads {
-    /// The class as Hugging Face calls it, with what distinguishes it.
+    /// Hugging Face's class name, with distinguishing details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (*self, self.task) {
             (Self::ENCODER, _) => return f.write_str("encoder without pooler"),

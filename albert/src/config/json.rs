@@ -1,9 +1,9 @@
 //! `config.json` of Hugging Face and `albert_config.json` of the released code.
 //!
-//! Both are read leniently: keys that mean nothing here are listed and passed over, missing rates take the defaults of
-//! the program that the file belongs to. The sizes must be there: Hugging Face would silently build an xxlarge. What
-//! would change the function that is computed (relative positions, untied embeddings, an unknown activation) is
-//! refused.
+//! Both are read leniently: keys without a meaning here are listed and skipped, and missing rates get the defaults of
+//! the program that the file belongs to. Sizes are required: Hugging Face would silently build an xxlarge. Settings
+//! that would change the computed function (relative positions, untied embeddings, an unknown activation) are
+//! rejected.
 
 use engine::io::limits;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Activation, AlbertConfig, ConfigError, EmbeddingMap, Family, Sharing};
 
-/// A configuration and what was noticed while reading it.
+/// A configuration and the remarks of its reader.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigReading {
     /// The configuration, validated.
@@ -26,9 +26,9 @@ pub struct ConfigReading {
     pub problem_type: Option<ProblemType>,
     /// The class that the file names first in `architectures`, such as `AlbertForMaskedLM`.
     pub architecture: Option<String>,
-    /// Keys of the file that have no meaning here, in the order of the file.
+    /// Keys of the file without a meaning here, in the order of the file.
     pub ignored: Vec<String>,
-    /// Remarks for a person: defaults taken, known traps.
+    /// Remarks for the user: defaults used, known traps.
     pub notes: Vec<String>,
 }
 
@@ -36,15 +36,15 @@ pub struct ConfigReading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProblemType {
-    /// Numbers; the loss is the mean squared error.
+    /// Real values; the loss is the mean squared error.
     Regression,
     /// One of n classes: softmax, cross-entropy.
     SingleLabelClassification,
-    /// Any number of n labels, each by itself: sigmoid, binary cross-entropy.
+    /// Any subset of n labels, each independent: sigmoid, binary cross-entropy.
     MultiLabelClassification,
 }
 
-/// Content of a `config.json` beside the configuration.
+/// Contents of a `config.json` other than the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigIdentity<'a> {
     /// Family of tensor names.
@@ -55,13 +55,13 @@ pub struct ConfigIdentity<'a> {
     pub torch_dtype: &'a str,
     /// Labels of the task's head, if there is one.
     pub num_labels: Option<usize>,
-    /// Their names; empty for `LABEL_0` and so on.
+    /// Names of the labels; empty for `LABEL_0` and so on.
     pub labels: &'a [String],
     /// Meaning of the scores of a sequence's head; `None`: regression for one, one of the classes for several.
     pub problem_type: Option<ProblemType>,
 }
 
-/// Keys that are understood without a value being kept: what they say is either fixed or about other software.
+/// Keys that are recognized but not stored: they are either fixed or concern other software.
 const SILENT: &[&str] =
     &["model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "num_labels", "label2id"];
 
@@ -76,7 +76,7 @@ impl AlbertConfig {
     /// Reads the text of a Hugging Face `config.json`: `"gelu"` is the erf form.
     ///
     /// # Errors
-    /// Text that is no JSON object, a missing size, a value of the wrong type, or one that cannot be honored.
+    /// Text that is not a JSON object, a missing size, a value of the wrong type, or an unsupported one.
     pub fn from_hf_json(text: &str) -> Result<ConfigReading, ConfigError> {
         Reader::new(text, Origin::HuggingFace)?.read()
     }
@@ -89,8 +89,8 @@ impl AlbertConfig {
         Reader::new(text, Origin::Google)?.read()
     }
 
-    /// The text of a `config.json` that Hugging Face reads as the same model, with `architecture` (such as
-    /// `AlbertForPreTraining`) as its class. Three keys of ours, which it passes over, make reading back exact.
+    /// Text of a `config.json` that Hugging Face reads as the same model, with `architecture` (such as `AlbertForPreTraining`) as its
+    /// class. Three keys of our own, which Hugging Face ignores, make reading it back exact.
     pub fn to_hf_json(&self, architecture: &str) -> String {
         let (family, torch_dtype) = (Family::Albert, "float32");
         self.to_hf_json_as(&ConfigIdentity {
@@ -161,7 +161,7 @@ impl AlbertConfig {
     }
 }
 
-/// Takes keys out of the object one by one; what is left was not understood.
+/// Removes keys from the object one by one; the remaining ones are unknown.
 struct Reader {
     keys: Map<String, Value>,
     origin: Origin,
@@ -231,7 +231,7 @@ impl Reader {
         })
     }
 
-    /// `model_type`; where that is missing, what the class or the lack of an embedding size tells.
+    /// `model_type`; if missing, inferred from the class or from the lack of an embedding size.
     fn family(&self, architecture: Option<&str>) -> Result<Family, ConfigError> {
         match self.keys.get("model_type") {
             None | Some(Value::Null) => {
@@ -249,7 +249,7 @@ impl Reader {
         }
     }
 
-    /// Default of a rate that is missing: Hugging Face's.
+    /// Hugging Face's default for a missing rate.
     fn default_dropout(&self) -> f64 {
         match self.family {
             Family::Albert => 0.0,
@@ -257,7 +257,7 @@ impl Reader {
         }
     }
 
-    /// `[CLS]` and `[SEP]` where the file does not say: a BERT's are known to its vocabulary alone.
+    /// Default ids of `[CLS]` and `[SEP]`: a BERT's are defined only in its vocabulary.
     fn default_ids(&self, vocab_size: usize) -> (usize, usize) {
         match self.family {
             Family::Albert => (2, 3),
@@ -278,7 +278,7 @@ impl Reader {
         }
     }
 
-    /// Names of the classes by number: of `id2label`, or else of `label2id`. The text says why they cannot be used.
+    /// Class names by number, from `id2label` or else `label2id`. The text is the reason why they cannot be used.
     fn labels(&mut self) -> (Vec<String>, Option<String>) {
         let (by_id, by_name) = (self.take("id2label"), self.keys.get("label2id"));
         let name_of = |value: &Value| match value {
@@ -430,7 +430,7 @@ impl Reader {
                 }
                 Ok(Activation::GeluErf)
             }
-            // The last four are the same function, written in another way.
+            // The last four are other spellings of the same function.
             (
                 Some(
                     "gelu_new" | "gelu_pytorch_tanh" | "gelu_tanh" | "gelu_fast" | "gelu_python_tanh" | "gelu_accurate",

@@ -1,4 +1,4 @@
-//! The numbers that define a model, under the names that `config.json` uses.
+//! Hyperparameters of a model, under the names that `config.json` uses.
 //!
 //! One structure describes ALBERT and, as a special case, BERT (no sharing, E = H). It is read from and written to
 //! three places:
@@ -33,7 +33,7 @@ pub use sharing::{Block, BlockId, Sharing};
 use engine::ops;
 use serde::{Deserialize, Serialize};
 
-/// Error in a configuration, one sentence that says what to change.
+/// Error in a configuration: one sentence that names the change to make.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A value that is impossible by itself or with the others.
@@ -48,7 +48,7 @@ pub enum ConfigError {
     /// A value of the wrong kind.
     #[error("model configuration: `{key}` is {found}, expected {expected}")]
     WrongType {
-        /// The key.
+        /// Key with the wrong value.
         key: String,
         /// The value, as JSON.
         found: String,
@@ -64,16 +64,16 @@ pub enum ConfigError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
-    /// 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))): what every English ALBERT was trained with.
+    /// 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), which every English ALBERT was trained with.
     GeluTanh,
-    /// 0.5·x·(1 + erf(x/√2)): what Hugging Face calls `gelu`.
+    /// 0.5·x·(1 + erf(x/√2)), Hugging Face's `gelu`.
     GeluErf,
-    /// max(x, 0): the Chinese releases.
+    /// max(x, 0), used by the Chinese releases.
     Relu,
 }
 
 impl Activation {
-    /// The name that Hugging Face's `hidden_act` has for it.
+    /// Its name in Hugging Face's `hidden_act`.
     pub fn hf_name(self) -> &'static str {
         match self {
             Self::GeluTanh => "gelu_new",
@@ -104,17 +104,17 @@ pub enum Family {
     Bert,
 }
 
-/// When the linear map from E to H exists.
+/// Condition for the linear map from E to H.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EmbeddingMap {
-    /// Even if E = H, as Hugging Face builds it.
+    /// Always, even if E = H, as in Hugging Face.
     Always,
-    /// Only if E ≠ H, as the released code builds it; a BERT has none.
+    /// Only if E ≠ H, as in the released code; a BERT has none.
     WhenSizesDiffer,
 }
 
-/// Every number that the paper, the released code or Hugging Face defines for a model.
+/// All hyperparameters that the paper, the released code or Hugging Face defines for a model.
 ///
 /// Letters: V `vocab_size`, E `embedding_size`, H `hidden_size`, F `intermediate_size`, A `num_attention_heads`,
 /// N `num_hidden_layers`.
@@ -127,9 +127,9 @@ pub struct AlbertConfig {
     pub embedding_size: usize,
     /// H: width of the encoder.
     pub hidden_size: usize,
-    /// N: how often a layer is applied.
+    /// N: number of layers that are applied.
     pub num_hidden_layers: usize,
-    /// Which layers use the same weights; contains `num_hidden_groups`.
+    /// Weight sharing between layers; includes `num_hidden_groups`.
     pub sharing: Sharing,
     /// Blocks (attention + feed-forward) that one layer runs one after another.
     pub inner_group_num: usize,
@@ -139,25 +139,25 @@ pub struct AlbertConfig {
     pub intermediate_size: usize,
     /// Non-linearity of the feed-forward network and of the MLM head.
     pub hidden_act: Activation,
-    /// Dropout after the embeddings, the attention output and (see `ffn_output_dropout`) the feed-forward network. As every
-    /// rate of dropout, it is realized as the nearest multiple of 1/256: 0.1 is 26/256.
+    /// Dropout after the embeddings, the attention output and (see `ffn_output_dropout`) the feed-forward network. Every
+    /// dropout rate is rounded to a multiple of 1/256: 0.1 is 26/256.
     pub hidden_dropout_prob: f64,
     /// Dropout on the attention probabilities.
     pub attention_probs_dropout_prob: f64,
     /// Dropout before the classifier of a fine-tuning head.
     pub classifier_dropout_prob: f64,
-    /// `hidden_dropout_prob` also applies to the output of the feed-forward network, as in the released code; Hugging Face
-    /// lacks it.
+    /// True if `hidden_dropout_prob` also applies to the output of the feed-forward network, as in the released code but
+    /// not in Hugging Face.
     pub ffn_output_dropout: bool,
-    /// Rows of the position table: the longest sequence.
+    /// Rows of the position table: the maximum sequence length.
     pub max_position_embeddings: usize,
     /// Rows of the segment table.
     pub type_vocab_size: usize,
-    /// Standard deviation of the truncated normal that weights start from (cut at two deviations).
+    /// Standard deviation of the truncated normal distribution of initial weights (cut at two deviations).
     pub initializer_range: f64,
     /// ε under the root of every LayerNorm.
     pub layer_norm_eps: f64,
-    /// When the map from E to H exists.
+    /// Condition for the map from E to H.
     pub embedding_map: EmbeddingMap,
     /// Id of the padding piece.
     pub pad_token_id: usize,
@@ -191,31 +191,31 @@ impl AlbertConfig {
         self.num_hidden_layers * self.inner_group_num
     }
 
-    /// The blocks in the order in which they run, each with the weights that it uses.
+    /// Blocks in execution order, each with its weights.
     pub fn blocks(&self) -> Vec<Block> {
         self.sharing.blocks(self.num_hidden_layers, self.inner_group_num)
     }
 
-    /// The sets of attention weights that exist, in the order of their first use.
+    /// Sets of attention weights, in the order of their first use.
     pub fn attention_sets(&self) -> Vec<BlockId> {
         sharing::distinct(self.blocks().iter().map(|block| block.attention))
     }
 
-    /// The sets of feed-forward weights that exist, in the order of their first use.
+    /// Sets of feed-forward weights, in the order of their first use.
     pub fn ffn_sets(&self) -> Vec<BlockId> {
         sharing::distinct(self.blocks().iter().map(|block| block.ffn))
     }
 
-    /// `num_hidden_groups` as Hugging Face's `config.json` states it: under attention-only and FFN-only sharing every
-    /// layer is a group of its own there, whose shared half holds the same values as group 0's.
+    /// `num_hidden_groups` as Hugging Face's `config.json` states it: under attention-only and FFN-only sharing,
+    /// every layer is a separate group there, with a copy of group 0's shared half.
     pub fn num_hidden_groups(&self) -> usize {
         self.sharing.groups(self.num_hidden_layers)
     }
 
-    /// Checks every value, alone and beside the others.
+    /// Checks every value, alone and in combination.
     ///
     /// # Errors
-    /// The first impossible value, in one sentence.
+    /// The first invalid value, in one sentence.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.validate_sizes()?;
         self.validate_sharing()?;
@@ -257,7 +257,7 @@ impl AlbertConfig {
     }
 
     fn validate_sizes(&self) -> Result<(), ConfigError> {
-        /// Ids and positions are 32-bit; beyond these bounds no machine could hold the model.
+        /// Ids and positions are 32-bit; no machine could store a model beyond these bounds.
         const LARGEST: usize = 1 << 24;
         /// Deeper than any model that was ever trained; parameters are listed layer by layer.
         const DEEPEST: usize = 1 << 12;

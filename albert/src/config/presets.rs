@@ -2,9 +2,9 @@
 
 use super::{Activation, AlbertConfig, ConfigError, EmbeddingMap, Sharing};
 
-/// The names that [`AlbertConfig::preset`] knows, each with what it is.
+/// Names that [`AlbertConfig::preset`] accepts, each with a description.
 ///
-/// The released shapes carry no version in their short names: `base` is `base-v2`.
+/// A released shape without a version is version 2: `base` is `base-v2`.
 pub const PRESETS: &[(&str, &str)] = &[
     ("quickstart", "1 M parameters, vocabulary 4,096, sequences of 128: what `albert quickstart` trains"),
     ("tiny", "1.4 M parameters, vocabulary 4,096, sequences of 128: minutes on two cores"),
@@ -33,7 +33,7 @@ pub(super) fn names() -> String {
 
 impl AlbertConfig {
     /// The configuration called `name` in [`PRESETS`]; the hub's `albert-base-v2` and `albert/albert-base-v2` are
-    /// understood too.
+    /// also accepted.
     ///
     /// # Errors
     /// [`ConfigError::UnknownPreset`], which lists the names.

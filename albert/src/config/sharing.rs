@@ -1,4 +1,4 @@
-//! Which layers use the same weights.
+//! Weight sharing between layers.
 //!
 //! ```text
 //! layer        0      1      2      3          group of layer i, G groups: ⌊i·G/N⌋ (integers, no rounding trap)
@@ -9,10 +9,10 @@
 //! none         a0 f0  a1 f1  a2 f2  a3 f3
 //! ```
 //!
-//! With `inner_group_num` = J a layer runs the J blocks of its group one after another, so that a set is named by
-//! (group, inner). The five strategies are those of table 4 of the paper; the released code can express all but
-//! `attention` and `ffn`. Those two are stored as N groups in which every layer carries a copy of the shared half, so
-//! that a program that knows nothing of the strategy computes the same function.
+//! With `inner_group_num` = J a layer runs the J blocks of its group one after another, so a set is named by (group,
+//! inner). The five strategies are those of table 4 of the paper; the released code can express all but `attention`
+//! and `ffn`. Those two are stored as N groups in which every layer has a copy of the shared half, so that programs
+//! without support for them compute the same function.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,7 +20,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Which layers use the same weights. Written `all`, `attention`, `ffn`, `none` or `groups-G`.
+/// Assignment of weights to layers. Written `all`, `attention`, `ffn`, `none` or `groups-G`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Sharing {
@@ -46,7 +46,7 @@ pub struct BlockId {
 }
 
 impl fmt::Display for BlockId {
-    /// The beginning of the names of its parameters.
+    /// Prefix of the names of its parameters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "albert.encoder.albert_layer_groups.{}.albert_layers.{}", self.group, self.inner)
     }
@@ -64,7 +64,7 @@ pub struct Block {
 }
 
 impl Sharing {
-    /// The strategy of `num_hidden_groups` = `groups` and `layers` layers.
+    /// Strategy for `num_hidden_groups` = `groups` and `layers` layers.
     pub fn from_groups(groups: usize, layers: usize) -> Self {
         match groups {
             1 => Self::All,
@@ -82,7 +82,7 @@ impl Sharing {
         }
     }
 
-    /// The blocks of `layers` layers of `inner` blocks each, in the order in which they run.
+    /// Blocks of `layers` layers of `inner` blocks each, in execution order.
     pub(super) fn blocks(self, layers: usize, inner: usize) -> Vec<Block> {
         let groups = self.groups(layers);
         let run =

@@ -1,6 +1,6 @@
 //! Operations of the matrix products: 2·m·n·k for every [m,k]·[k,n].
 //!
-//! Of a sequence of S tokens of which M are masked, in one forward pass:
+//! For one forward pass over a sequence of S tokens, M of which are masked:
 //!
 //! ```text
 //! embedding map   2·S·E·H                  attention scores   N·4·S²·H     (q·kᵀ and probabilities·v)
@@ -104,8 +104,8 @@ impl Flops {
         self.attention_projections + self.attention_scores + self.ffn
     }
 
-    /// Operations of one training step: three times forward, the attention scores once more (q·kᵀ is recomputed, not
-    /// kept), and with `Recompute::Layer` the layers once more.
+    /// Operations of one training step: three forward passes, plus the attention scores (q·kᵀ is recomputed, not
+    /// kept) and, with `Recompute::Layer`, the layers once more.
     pub fn training(config: &AlbertConfig, workload: &Workload, checkpointing: Recompute) -> f64 {
         Self::forward(config, workload).trained(checkpointing)
     }

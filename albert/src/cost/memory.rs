@@ -5,17 +5,17 @@
 //! gradients    4 bytes each, always f32: they are sums over all uses of a shared weight
 //! optimizer    8 bytes each: two moments
 //! packed       8 bytes for each weight of a dense layer: one copy for forward, one for backward
-//! activations  what backward keeps, per token and block (x = bytes of an activation):
+//! activations  kept for backward, per token and block (x = bytes of an activation):
 //!                none    8H·x + 2F·x + 4A + 16    input, qkv, context, two sums, one LayerNorm output, pre, act
-//!                cheap   6H·x +  F·x + 4A + 16    qkv, context, two sums, pre: what no pass over rows gives back
-//!                layer    H·x                     the input of every block; one block's worth while it is redone
-//!              and, whichever is more, what the last block's backward needs beside, or 4V for each masked token
+//!                cheap   6H·x +  F·x + 4A + 16    qkv, context, two sums, pre: not recomputable by a pass over rows
+//!                layer    H·x                     the input of every block; all of one block during its recomputation
+//!              plus the larger of the last block's additional backward memory and 4V for each masked token
 //! ```
 //!
 //! The lists are those of the engine's encoder layer.
 //!
-//! Limits: an estimate for choosing a batch on a processor; a GPU has at most 64 MiB of the logits at a time. The
-//! engine plans the memory of a run exactly and prints it before the first step.
+//! Limits: an estimate for choosing a batch on a CPU; a GPU stores at most 64 MiB of the logits at a time. The engine
+//! plans the memory of a run exactly and prints it before the first step.
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ use super::parameters::ParameterCounts;
 use crate::config::{AlbertConfig, Heads};
 use crate::model::Recompute;
 
-/// Settings of a step that its memory depends on.
+/// Settings that affect the memory of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Training {
     /// Bytes of a stored activation: 4 (f32) or 2 (bfloat16).
@@ -42,8 +42,8 @@ pub struct Memory {
     pub gradients: u64,
     /// Two moments, f32 each.
     pub optimizer: u64,
-    /// Weights that multiply, once more for the forward and once for the backward product, in the order in which the
-    /// kernels read them; f32, so that a shared weight is packed once a step.
+    /// Packed weights, one copy each for the forward and the backward product, in the order in which the kernels read
+    /// them; f32, so that a shared weight is packed once a step.
     pub packed: u64,
     /// Activations kept for backward, at their peak.
     pub activations: u64,
@@ -92,9 +92,9 @@ fn activations(config: &AlbertConfig, workload: &Workload, training: &Training) 
     // The log-sum-exp of each head and two pairs of LayerNorm statistics stay f32.
     let statistics = 4 * heads + 16;
     let block_in_full = (8 * h + 2 * f) * x + statistics;
-    // Memory is at its highest at the loss, which has the last hidden state and the logits, or in the feed-forward network of
-    // the last block: the gradient of the pre-activation takes the place of the activation, which is computed first where it
-    // was not kept, and one gradient of the hidden state is there.
+    // Memory peaks at the loss, with the last hidden state and the logits, or in the feed-forward network of the last block,
+    // with one gradient of the hidden state: the gradient of the pre-activation replaces the activation, which is recomputed
+    // first if it was not kept.
     let (layers, last) = match training.checkpointing {
         Recompute::None => (blocks * block_in_full, h * x),
         Recompute::Cheap => (blocks * ((6 * h + f) * x + statistics) + h * x, (f + h) * x),

@@ -2,22 +2,15 @@
 //!
 //! * [`ParameterCounts`]: exact, by component and by head.
 //! * [`compute_parameters`]: weights times uses, V·E + E·H + N·(4H² + 8H²) + H², a proxy for cost that shows what
-//!   sharing does not save; times steps times tokens a batch it is the "normalized cost".
+//! sharing does not save; multiplied by steps and tokens per batch it is the "normalized cost".
 //! * [`Flops`]: multiplications and additions of the matrix products, attention scores included, the MLM head at
 //!   masked positions only.
-//! * [`Scaled`]: time of a step on several ranks, predicted.
+//! * [`Scaled`]: predicted step time on several ranks.
 //! * [`Memory`]: parameters, gradients, optimizer state and activations of one training step.
 //!
 //! Source: Lan et al. 2020, tables 1, 3 and 4; the counts equal those of the released checkpoints. Limits: `Flops`
-//! leaves out LayerNorm, softmax and activations (below 1 % at the released sizes), `Memory` is an estimate made from
-//! the list of tensors that backward keeps.
-//!
-//! ```
-//! use albert::{AlbertConfig, cost::ParameterCounts};
-//!
-//! let [base, bert] = ["base", "bert-base"].map(|name| ParameterCounts::new(&AlbertConfig::preset(name).expect("it is known")));
-//! assert!(8 * base.encoder() < bert.encoder()); // one layer instead of twelve
-//! ```
+//! omits LayerNorm, softmax and activations (below 1 % at the released sizes), `Memory` is an estimate from the list
+//! of tensors kept for backward.
 
 mod flops;
 mod memory;
@@ -44,7 +37,7 @@ pub const RELEASED_STEPS: u64 = 125_000;
 
 /// V·E + E·H + N·(4H² + 2·4H²) + H²: the weights as if no layer were shared, without biases, LayerNorm and positions.
 ///
-/// The formula takes F = 4H, whatever `intermediate_size` says, and one block a layer.
+/// Assumes F = 4H, regardless of `intermediate_size`, and one block per layer.
 pub fn compute_parameters(config: &AlbertConfig) -> u64 {
     let [v, e, h, n] = [config.vocab_size, config.embedding_size, config.hidden_size, config.num_hidden_layers]
         .map(|size| size as u64);
@@ -56,10 +49,10 @@ pub fn normalized_cost(config: &AlbertConfig, steps: u64, tokens_per_batch: u64)
     compute_parameters(config) as f64 * steps as f64 * tokens_per_batch as f64
 }
 
-/// Everything that `albert info` prints, ready for JSON.
+/// Cost report of `albert info`, ready for JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The configuration that the figures are for.
+    /// Configuration of the model.
     pub config: AlbertConfig,
     /// Parameters by component.
     pub components: ParameterCounts,
@@ -71,11 +64,11 @@ pub struct Report {
     pub normalized_cost: f64,
     /// Floating-point operations of one forward pass of `workload`.
     pub forward: Flops,
-    /// Operations a token, forward only.
+    /// Operations per token, forward only.
     pub forward_flops_per_token: f64,
-    /// Operations a token, forward and backward, with what `training.checkpointing` computes twice.
+    /// Operations per token, forward and backward, including those that `training.checkpointing` recomputes.
     pub training_flops_per_token: f64,
-    /// The batch that the figures are for.
+    /// Batch that the report is for.
     pub workload: Workload,
     /// Settings of the step.
     pub training: Training,
@@ -83,10 +76,10 @@ pub struct Report {
     pub memory: Memory,
 }
 
-/// The parameters of the model with one head.
+/// Parameter count of the model with one head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HeadCount {
-    /// The class as Hugging Face calls it, with what distinguishes it.
+    /// Hugging Face's class name, with distinguishing details.
     pub head: String,
     /// Parameters in total, tied weights once.
     pub parameters: u64,

@@ -1,15 +1,15 @@
-//! Time of a training step on several ranks, predicted.
+//! Predicted time of a training step on several ranks.
 //!
 //! ```text
 //! compute     FLOPs of the largest share of lanes / rate of a rank
 //! exchange    bytes that a rank sends / bandwidth + messages · latency
 //!             R = 2^n: 2·(R - 1)/R · 4P bytes, 2·log₂ R messages
-//!             others:  (m + 1)·(R - 1)/R · 4P bytes, 2·(R - 1) messages, m the most subtrees of a rank
+//!             other R: (m + 1)·(R - 1)/R · 4P bytes, 2·(R - 1) messages, m the most subtrees of a rank
 //! efficiency  step on one rank / (R · step on R ranks)
 //! ```
 //!
-//! P parameters, all of which have gradients in f32. Nothing of the exchange runs beside backward: the gradient of a shared layer
-//! is complete when its first use is. Both directions of a link are taken to work at the same time.
+//! P parameters, all with f32 gradients. The exchange does not overlap with backward: the gradient of a shared layer is complete
+//! only after the backward pass of its first use. Both directions of a link are assumed to work at the same time.
 //!
 //! Source: the alpha-beta model of collectives (Thakur, Rabenseifner, Gropp 2005, section 3). Limits: no contention in the
 //! network, no variation of steps between ranks.
@@ -26,20 +26,20 @@ use engine::Lanes;
 pub struct Link {
     /// Bytes a second, each way.
     pub bytes_per_second: f64,
-    /// Seconds of a message without bytes.
+    /// Latency of an empty message, in seconds.
     pub latency: f64,
 }
 
-/// A step of R ranks.
+/// Predicted step on R ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Scaled {
-    /// R.
+    /// Number of ranks, R.
     pub ranks: usize,
     /// Seconds of forward and backward on the slowest rank.
     pub compute: f64,
     /// Seconds of exchange.
     pub exchange: f64,
-    /// Share of the speed of R ranks that exchange nothing and have equal shares.
+    /// Speed relative to R ranks that exchange nothing and have equal shares.
     pub efficiency: f64,
 }
 
@@ -49,10 +49,10 @@ impl Scaled {
         self.compute + self.exchange
     }
 
-    /// A step of `workload` in `lanes` lanes on `ranks` ranks of `rate` FLOP/s each, over `link`.
+    /// Predicts a step of `workload` in `lanes` lanes on `ranks` ranks of `rate` FLOP/s each, over `link`.
     ///
     /// # Panics
-    /// If there are more ranks than lanes, or `lanes` is no power of two.
+    /// If there are more ranks than lanes, or `lanes` is not a power of two.
     pub fn new(
         config: &AlbertConfig,
         workload: &Workload,

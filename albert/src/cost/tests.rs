@@ -27,7 +27,7 @@ fn components_equal_the_released_checkpoints() {
     }
 }
 
-/// Figures by hand: base at 4,096 x 512 is 1.20 PFLOP and 47.3 MB of gradients.
+/// Computed by hand: base at 4,096 x 512 is 1.20 PFLOP and 47.3 MB of gradients.
 #[test]
 fn the_time_on_several_ranks_is_that_of_the_formula() {
     let workload = Workload { sequences: 4096, sequence_length: 512, masked_per_sequence: 77 };

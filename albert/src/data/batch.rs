@@ -22,8 +22,8 @@ use crate::model::Tokens;
 const MASK: u32 = u32::from_be_bytes(*b"dMSK");
 const TRIM: u32 = u32::from_be_bytes(*b"dTRM");
 
-/// Position in the data: instance `index` of epoch `epoch` is next. A run resumes from it, the seed, the settings and the
-/// shards.
+/// Position in the data: the next instance is `index` of epoch `epoch`. Resuming a run needs it, the seed, the settings
+/// and the shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {
@@ -60,25 +60,25 @@ pub struct Batch {
     pub ends_step: bool,
 }
 
-/// Upper bounds on the batches under some settings.
+/// Upper bounds on the batches for given settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchCapacity {
-    /// Most tokens, T.
+    /// Maximum number of tokens, T.
     pub tokens: usize,
-    /// Most sequences, B.
+    /// Maximum number of sequences, B.
     pub sequences: usize,
-    /// Most predicted tokens, M.
+    /// Maximum number of predicted tokens, M.
     pub masked: usize,
 }
 
 impl BatchCapacity {
-    /// The bounds under `settings`.
+    /// Bounds for `settings`.
     pub(crate) fn of(settings: &DataSettings) -> Self {
         let (tokens, masking) = (settings.batch.max_tokens, &settings.masking);
         // A sequence has at least one token that is not special.
         let shortest = settings.instances.special_tokens() + 1;
         let sequences = settings.batch.max_sequences.min(tokens / shortest);
-        // Rounding adds at most one half a sequence, and the minimum of one at most one.
+        // For each sequence, rounding adds at most one half and the minimum of one adds at most one.
         let share = (tokens as f64 * masking.probability).ceil() as usize + sequences;
         let masked = share.min(sequences.saturating_mul(masking.max_predictions)).min(tokens);
         Self { tokens, sequences, masked }
@@ -86,7 +86,7 @@ impl BatchCapacity {
 }
 
 impl Batch {
-    /// An empty batch with capacity for the budget of `settings`.
+    /// Empty batch with capacity for the budget of `settings`.
     pub fn new(settings: &DataSettings) -> Self {
         let capacity = BatchCapacity::of(settings);
         let tokens = || Vec::with_capacity(capacity.tokens);
@@ -140,7 +140,7 @@ impl<'a> From<&'a Batch> for Tokens<'a> {
     }
 }
 
-/// Sentences of one document, without `skip` tokens at the start and `drop` at the end.
+/// Sentences of one document, without the first `skip` and the last `drop` tokens.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     first: u32,
@@ -200,7 +200,7 @@ impl Assembler {
         &self.masker
     }
 
-    /// Tokens of `instance` in a batch, specials included.
+    /// Number of tokens of `instance` in a batch, including special pieces.
     pub(super) fn length(&self, instance: &Instance) -> usize {
         let [a, b] = self.segments(instance);
         let settings = &self.settings.instances;
@@ -214,7 +214,7 @@ impl Assembler {
         ]
     }
 
-    /// Appends `instance`, whose cursor is `at`, to `batch`.
+    /// Appends `instance`, with cursor `at`, to `batch`.
     pub(super) fn append(&mut self, instance: &Instance, at: Cursor, batch: &mut Batch) {
         let specials = self.vocabulary.specials();
         let [mut a, mut b] = self.segments(instance);

@@ -11,8 +11,8 @@
 //! rank 1    part 1 ─ encode ─┘ send           part 3 ─ encode ─┘ send
 //! ```
 //!
-//! Ranks read and tokenize parts in turn (`Part`). The first appends all of them in order and alone writes, so the files do
-//! not depend on the number of ranks; it holds one part of another rank at a time.
+//! Ranks read and tokenize parts in turn (`Part`). The first rank appends all of them in order and is the only one that
+//! writes, so the files do not depend on the number of ranks; it stores one part of another rank at a time.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -37,22 +37,22 @@ use crate::tokenizer::{Encoder, Tokenizer, TokenizerError};
 
 /// Text in one parallel batch, in bytes.
 const BATCH_BYTES: usize = 4 << 20;
-/// Places of each kind in a report.
+/// Maximum number of places of each kind in a report.
 const LISTED: usize = 20;
 
-/// Names of what ranks exchange.
+/// Names of the messages between ranks.
 const PART: &str = "a part of the text";
 const OUTCOME: &str = "the outcome of the build";
 
-/// Builds the shards and the index of `sources` in the folder `out`, which is created if it is missing. All ranks of
-/// `communicator` call it with the same values and see the same sources, which must be files or in memory if there are several
-/// ranks; the first alone writes to `out`.
+/// Builds the shards and the index of `sources` in the folder `out`, which is created if missing. All ranks of `communicator`
+/// call it with equal arguments and the same sources, which must be files or in memory if there are several ranks; only the
+/// first writes to `out`.
 ///
 /// # Errors
 /// Those of reading and writing, [`DataError::EmptyCorpus`], [`DataError::NoTokens`], [`DataError::OneDocument`], and
 /// [`DataError::Setting`] for settings out of range; [`DataError::File`] also if another build runs in `out`. On an error,
 /// earlier data in `out` is unchanged. [`DataError::Rank`] on the first rank if another cannot read or encode its part, and
-/// errors of communication on the others if the first fails.
+/// communication errors on the other ranks if the first fails.
 pub fn build(
     sources: Vec<Source>,
     out: &Path,
@@ -70,10 +70,10 @@ pub fn build(
 }
 
 /// [`build`] with any encoder: each thread takes one from `new_encoder`. An encoder appends the ids of one sentence, without
-/// special pieces, and its result must depend on the sentence alone.
+/// special pieces; its result must depend only on the sentence.
 ///
 /// # Errors
-/// As for [`build`], and for an id outside `vocabulary`.
+/// As for [`build`], and an id outside `vocabulary`.
 pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + Send>(
     sources: Vec<Source>,
     out: &Path,
@@ -105,7 +105,7 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
         }
         result.map(|()| builder)
     };
-    // An empty outcome: the ranks read everything again.
+    // An empty outcome makes the ranks read everything a second time.
     let send_outcome =
         |outcome: &[u8]| (1..communicator.size()).try_for_each(|rank| communicator.send(OUTCOME, rank, outcome));
     let mut builder = run(Splitter::new(split))?;
@@ -131,7 +131,7 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
     Ok(index)
 }
 
-/// The parts that ranks share, once all have the same inputs.
+/// Parts for all ranks, after a check that their inputs are equal.
 fn parts_of(
     sources: &[Source],
     corpus: &CorpusSettings,
@@ -149,7 +149,7 @@ fn parts_of(
     Ok(parts)
 }
 
-/// Reads and tokenizes the parts of this rank, which is not the first, and sends them to the first.
+/// Reads and tokenizes the parts of a rank other than the first, and sends them to the first.
 fn assist<E, N>(
     sources: &[Source],
     parts: &[Part],
@@ -165,7 +165,7 @@ where
             let encoded = encoding.encode_part(sources, part);
             communicator.send(PART, 0, &encoded.as_ref().map_or(Vec::new(), EncodedPart::to_bytes))?;
             if let Err(problem) = encoded {
-                // After the empty part. The first ends the build with this sentence.
+                // Follows an empty part. The first rank ends the build with this message.
                 communicator.send(PART, 0, problem.to_string().as_bytes())?;
                 break;
             }
@@ -178,7 +178,7 @@ where
     }
 }
 
-/// Removes the shards that the index in `out` does not list: of replaced data and of builds that failed or were killed.
+/// Removes shards that the index in `out` does not list: those of replaced data and of builds that failed or were killed.
 fn remove_unlisted(out: &Path) {
     let listed: Vec<String> = match read_index(out) {
         Ok(index) => [index.train, index.held_out].into_iter().flat_map(|s| s.shards).map(|s| s.file).collect(),
@@ -211,7 +211,7 @@ struct Builder<'a> {
     corpus: &'a CorpusSettings,
     vocabulary: &'a Vocabulary,
     splitter: Splitter,
-    /// Hashes of the documents so far, where copies are dropped.
+    /// Hashes of earlier documents, if copies are dropped.
     known: HashSet<(u64, u64)>,
     sides: [SideBuilder; 2],
     sources: Vec<SourceCounts>,
@@ -266,7 +266,7 @@ impl<'a> Builder<'a> {
         self.end_reading(sentences)
     }
 
-    /// Appends all parts in order: those of this rank, the first, and those that the others send.
+    /// Appends all parts in order: those of this rank, the first, and those received from other ranks.
     fn read_parts<E, N>(
         &mut self,
         sources: &[Source],

@@ -21,7 +21,7 @@ fn contents(dataset: &Dataset, side: Side) -> Vec<Vec<Vec<u32>>> {
         .collect()
 }
 
-/// What `contents` should be, from the text itself.
+/// Expected `contents`, computed from the text.
 fn encoded_documents(texts: &[&str]) -> Vec<Vec<Vec<u32>>> {
     let documents = Documents::new(sources(texts), &CorpusSettings::default()).unwrap();
     let encode_sentence = |sentence: &str| {

@@ -1,10 +1,10 @@
-//! Text files to documents of sentences, streamed: one document is in memory at a time.
+//! Streams documents of sentences from text files: one document is in memory at a time.
 //!
-//! Two layouts ([`TextLayout`]): one sentence a line with a blank line between documents, or running text whose paragraphs
-//! are cut by [`split_sentences`]. Sentences are only trimmed; the tokenizer cleans them. A byte-order mark and carriage
-//! returns are removed. A line of a file may have any length that fits in memory; a document from a pipe or device may have
-//! [`engine::io::limits::LARGEST_STREAM`] bytes, as one of a compressed file: a thread decodes gzip and zstd ahead. Other compressions and Git
-//! LFS pointers are errors, also with `lossy`. With [`CorpusSettings::field`] each line is JSON, and a document.
+//! Two layouts ([`TextLayout`]): one sentence a line with a blank line between documents, or running text whose paragraphs are
+//! split by [`split_sentences`]. Sentences are only trimmed; the tokenizer cleans them. A byte-order mark and carriage returns are
+//! removed. A line of a file may have any length that fits in memory; a document from a pipe, a device or a compressed file may
+//! have at most [`engine::io::limits::LARGEST_STREAM`] bytes. A thread decodes gzip and zstd ahead. Other compression formats and
+//! Git LFS pointers are errors, even with `lossy`. With [`CorpusSettings::field`] each line is JSON and a document.
 //!
 //! Cost: reading and checking UTF-8, about 1 GB/s.
 //!
@@ -66,11 +66,11 @@ impl Document {
         hash64(self.text.as_bytes())
     }
 
-    /// Hash of the text without case, punctuation and white space: equal for copies, which stay on one side of the split.
+    /// Hash of the text without case, punctuation and white space: equal for copies, so that they stay on one side of the split.
     pub fn content_hash(&self) -> u64 {
         let mut folded = String::with_capacity(self.text.len());
         for c in self.text.chars() {
-            // ASCII needs no Unicode table.
+            // ASCII does not need a Unicode table.
             if c.is_ascii() {
                 if c.is_ascii_alphanumeric() {
                     folded.push(c.to_ascii_lowercase());
@@ -79,7 +79,7 @@ impl Document {
                 folded.extend(c.to_lowercase());
             }
         }
-        // Without a letter or digit: otherwise all such texts would be one document.
+        // Texts without a letter or digit are hashed as they are: otherwise all of them would be one document.
         hash64(if folded.is_empty() { self.text.as_bytes() } else { folded.as_bytes() })
     }
 }
@@ -100,7 +100,7 @@ pub(crate) struct ReadCounts {
 /// Bounds of a part while it is read.
 struct Bounds {
     bytes: Range<u64>,
-    /// Place of its first line, once that is found.
+    /// Position of its first line, once found.
     first: Option<u64>,
     /// Consecutive blank lines so far, and the number of the part that they are in.
     blank_lines: usize,
@@ -108,7 +108,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// True if the line at `start` ends with a cut; `needed` blank lines make one, and without any every line does.
+    /// True if the line at `start` ends with a cut: `needed` blank lines, or any line if `needed` is 0.
     fn is_cut(&mut self, start: u64, raw: &[u8], needed: usize) -> bool {
         let number = start / Part::BYTES;
         if number != self.number {
@@ -130,12 +130,12 @@ pub struct Documents {
     reader: Option<Box<dyn BufRead + Send>>,
     /// Largest document of this source, in bytes.
     limit: u64,
-    /// Index of the source being read, or of the first one, and that after the last.
+    /// Index of the source being read or read next, and the index after the last.
     source: usize,
     end: usize,
     /// Part of the source, if not all is read.
     part: Option<Bounds>,
-    /// Place of the next line.
+    /// Position of the next line.
     position: u64,
     line: u64,
     raw: Vec<u8>,
@@ -209,7 +209,7 @@ impl Documents {
                     TextLayout::Paragraphs => self.settings.blank_lines_between_documents,
                 };
                 let is_own = start < part.bytes.end;
-                // Other cuts are no bounds of this part.
+                // Cuts of other parts do not bound this one.
                 let is_cut = (part.first.is_none() || !is_own) && part.is_cut(start, &self.raw, needed);
                 if part.first.is_none() {
                     part.first = is_cut.then_some(self.position);
@@ -329,14 +329,14 @@ impl Documents {
         Ok(false)
     }
 
-    /// FILE:LINE of the line in `raw`.
+    /// `FILE:LINE` of the line in `raw`.
     fn place(&self) -> Result<String, DataError> {
         let source = &self.sources[self.source];
         let before = self.part.as_ref().and_then(|part| part.first).map_or(Ok(0), |at| source.lines_before(at))?;
         Ok(format!("{}:{}", source.name(), before + self.line))
     }
 
-    /// Adds all sentences of a text, the whole of a document.
+    /// Adds all sentences of a text that is a whole document.
     fn take_text(&mut self, text: &str) {
         for line in text.lines().map(str::trim) {
             match self.settings.layout {
@@ -390,7 +390,7 @@ impl Iterator for Documents {
     }
 }
 
-/// The error of a text whose documents or lines do not end.
+/// Error for a text whose documents or lines do not end.
 pub(super) fn too_long(what: &str, limit: u64) -> std::io::Error {
     std::io::Error::other(format!(
         "a {what} of more than {limit} bytes from a pipe, a device or a compressed file; put blank lines between documents and \
@@ -398,7 +398,7 @@ pub(super) fn too_long(what: &str, limit: u64) -> std::io::Error {
     ))
 }
 
-/// The error of sources without a document.
+/// Error for sources without a document.
 pub(super) fn empty(sources: &[Source]) -> DataError {
     let names: Vec<String> = sources.iter().map(Source::name).collect();
     DataError::EmptyCorpus { names: if names.is_empty() { "no file".into() } else { names.join(", ") } }
@@ -406,7 +406,7 @@ pub(super) fn empty(sources: &[Source]) -> DataError {
 
 pub(super) fn invalid_utf8(place: &str, raw: &[u8], error: std::str::Utf8Error) -> DataError {
     let at = error.valid_up_to();
-    // The invalid sequence and the byte after it.
+    // Show the invalid sequence and the byte after it.
     let shown = error.error_len().map_or(raw.len() - at, |len| len + 1).min(raw.len() - at).min(4);
     let bytes: Vec<String> = raw[at..at + shown].iter().map(|b| format!("0x{b:02X}")).collect();
     let (byte, bytes) = (at + 1, bytes.join(" "));
@@ -506,7 +506,7 @@ mod tests {
                 assert!(error.starts_with("corpus.txt: not a text file: it is ") && error.contains(said), "{error}");
             }
         }
-        // Text that begins alike is text.
+        // Text that starts like a binary format is still text.
         for text in ["BZh is a word.", "<!DOCTYPE html>", "version 2", "PAR1 and PAR2"] {
             assert_eq!(read(text, &settings[0]).unwrap().len(), 1, "{text}");
         }

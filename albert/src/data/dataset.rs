@@ -54,7 +54,7 @@ pub struct SideIndex {
     pub shards: Vec<ShardEntry>,
 }
 
-/// Observations of a build.
+/// Statistics of a build.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BuildReport {
@@ -62,9 +62,9 @@ pub struct BuildReport {
     pub bytes: u64,
     /// Documents kept.
     pub documents: u64,
-    /// Copies of an earlier document up to case, punctuation and white space; kept, on the same side.
+    /// Copies of an earlier document, ignoring case, punctuation and white space; kept, on the same side.
     pub duplicate_documents: u64,
-    /// Copies to the byte of an earlier document; dropped.
+    /// Byte-identical copies of an earlier document; dropped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped_duplicates: u64,
     /// Documents without a token; dropped.
@@ -83,7 +83,7 @@ pub struct BuildReport {
     pub repaired_lines: u64,
 }
 
-/// Indexes of earlier builds lack the key, and a checksum covers the text.
+/// True for 0, which is not written: indexes of earlier builds lack the key, and a checksum covers the text.
 #[expect(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(count: &u64) -> bool {
     *count == 0
@@ -111,7 +111,7 @@ pub struct Index {
     pub train: SideIndex,
     /// The held-out side.
     pub held_out: SideIndex,
-    /// Observations of the build.
+    /// Statistics of the build.
     pub report: BuildReport,
     /// XXH64 of this file with an empty checksum, in hexadecimal.
     pub checksum: String,
@@ -125,7 +125,7 @@ impl Index {
         text
     }
 
-    /// A copy with the right [`checksum`](Self::checksum).
+    /// Copy with the right [`checksum`](Self::checksum).
     pub(super) fn with_checksum(&self) -> Self {
         let blank = Self { checksum: String::new(), ..self.clone() };
         Self { checksum: format!("{:016x}", hash64(&blank.text())), ..blank }
@@ -174,8 +174,8 @@ impl Dataset {
     /// Opens and verifies everything in `folder`, which must have been built with `vocabulary`.
     ///
     /// # Errors
-    /// [`DataError::NoDataset`], [`DataError::Damaged`], [`DataError::OtherTokenizer`] and those of reading, each naming
-    /// the file.
+    /// [`DataError::NoDataset`], [`DataError::Damaged`], [`DataError::OtherTokenizer`] and read errors, each naming the
+    /// file.
     pub fn open(folder: &Path, vocabulary: &Vocabulary) -> Result<Self, DataError> {
         let index = read_index(folder)?;
         let side = |side: Side, listed: &SideIndex| {
@@ -198,7 +198,7 @@ impl Dataset {
         Ok(Self { index, train, held_out })
     }
 
-    /// The index.
+    /// Index of the folder, from `dataset.json`.
     pub fn index(&self) -> &Index {
         &self.index
     }

@@ -1,4 +1,4 @@
-//! Documents to ids, on the threads of a rank, and their form between ranks.
+//! Tokenizes documents on the threads of a rank, and serializes them for other ranks.
 
 use std::sync::Mutex;
 
@@ -22,11 +22,11 @@ pub(super) struct Encoded {
     pub(super) ends: Vec<usize>,
     /// Hash of the folded text.
     pub(super) hash: u64,
-    /// Hash of the text, where copies are dropped; else 0.
+    /// Hash of the text if copies are dropped, else 0.
     pub(super) exact_hash: u64,
     pub(super) empty_sentences: u64,
     pub(super) cut_sentences: u64,
-    /// Why it cannot be used; empty if it can.
+    /// Reason why it cannot be used; empty if it can.
     pub(super) problem: String,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct EncodedPart {
     pub(super) repaired_lines: u64,
 }
 
-/// Tokenizes documents; the encoders are reused, because they cache words.
+/// Tokenizer of documents; the encoders are reused, because they cache words.
 pub(super) struct Encoding<'a, E, N> {
     corpus: &'a CorpusSettings,
     vocabulary: &'a Vocabulary,
@@ -126,7 +126,7 @@ where
 }
 
 impl EncodedPart {
-    /// Numbers of 8 bytes, then ids, then problems.
+    /// Serializes the part: 8-byte integers, then ids, then problems.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut numbers =
             vec![self.bytes, self.lines, self.sentences, self.repaired_lines, self.documents.len() as u64];
@@ -148,7 +148,7 @@ impl EncodedPart {
         .concat()
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote; `None` if it is something else.
+    /// Reads the output of [`to_bytes`](Self::to_bytes); `None` if it is something else.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (count, bytes) = bytes.split_first_chunk()?;
         let (numbers, mut rest) =
@@ -188,7 +188,7 @@ impl EncodedPart {
     }
 }
 
-/// Calls `end` with the ends of the pieces of a sentence of more than `longest` tokens: as few pieces as possible, of about
+/// Calls `end` with the end of each piece of a sentence of more than `longest` tokens: as few pieces as possible, of about
 /// equal length, each ending before a word start if its second half has one.
 fn cut_points(ids: &[u32], longest: usize, vocabulary: &Vocabulary, mut end: impl FnMut(usize)) {
     let mut start = 0;

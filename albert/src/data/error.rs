@@ -1,4 +1,4 @@
-//! Errors between a text file and a batch.
+//! Errors of the data path, from text files to batches.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use engine::EngineError;
 
 use crate::tokenizer::TokenizerError;
 
-/// An error of the data path. Messages name the file and line or the setting, and the remedy.
+/// Error of the data path. Messages name the file and line or the setting, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -19,7 +19,7 @@ pub enum DataError {
     /// A file cannot be read, mapped or written.
     #[error(transparent)]
     File(#[from] EngineError),
-    /// A text that cannot be used.
+    /// A text cannot be used.
     #[error("{at}: {problem}")]
     Input {
         /// Name of the source, with the line if there is one.
@@ -30,9 +30,9 @@ pub enum DataError {
     /// Another rank failed.
     #[error("rank {rank}: {problem}")]
     Rank {
-        /// That rank.
+        /// Number of the rank that failed.
         rank: usize,
-        /// Its error.
+        /// Error of that rank.
         problem: String,
     },
     /// No source contains a sentence.
@@ -48,7 +48,7 @@ pub enum DataError {
         "the corpus has no token: all {sentences} sentences are empty after cleaning; is this the right tokenizer for the text?"
     )]
     NoTokens {
-        /// Sentences read.
+        /// Number of sentences read.
         sentences: u64,
     },
     /// A split by document needs two different documents.
@@ -56,12 +56,12 @@ pub enum DataError {
         "the corpus has one distinct document, and the held-out split is by document; put blank lines between documents, add files, or set held_out = 0"
     )]
     OneDocument,
-    /// A setting out of range.
+    /// A setting is out of range.
     #[error("{name} = {value}: expected {expected}")]
     Setting {
-        /// Name.
+        /// Name of the setting.
         name: &'static str,
-        /// Value.
+        /// Value of the setting.
         value: String,
         /// Allowed values.
         expected: String,
@@ -69,10 +69,10 @@ pub enum DataError {
     /// The tokenizer has no file contents, so data cannot be tied to it.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// A shard or index is cut short, changed or of another program.
+    /// A shard or index is cut short, was changed, or was written by another program.
     #[error("{}: {problem}; build the data again with `albert data build`", path.display())]
     Damaged {
-        /// File.
+        /// Damaged file.
         path: PathBuf,
         /// The problem.
         problem: String,
@@ -101,9 +101,9 @@ pub enum DataError {
     /// A split without a training instance under the settings.
     #[error("the {split} split has no instance: {reason}")]
     NoInstances {
-        /// Split.
+        /// Name of the split.
         split: &'static str,
-        /// Reason and remedy.
+        /// Reason and remedy, for the message.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Held-out batches that are the same at every evaluation, and the unigram baseline on them.
+//! Held-out batches that are the same in every evaluation, and the unigram baseline on them.
 //!
 //! The instances are those of one epoch over the held-out documents under a fixed seed, in a fixed random order, so that any
 //! prefix is a fair sample. Under SOP no sentence is in two pairs, and pairs consist of whole sentences (lone sentences are
@@ -73,7 +73,7 @@ impl EvaluationSet {
         self.assembler.settings()
     }
 
-    /// Goes back to the first batch.
+    /// Returns to the first batch.
     pub(crate) fn rewind(&mut self) {
         self.at = 0;
     }
@@ -93,7 +93,7 @@ impl EvaluationSet {
         batch.sequences() > 0
     }
 
-    /// Goes past the next batch; false after the last.
+    /// Skips the next batch; false after the last.
     pub(crate) fn skip(&mut self) -> bool {
         let limits = &self.assembler.settings().batch;
         let (mut sequences, mut tokens) = (0, 0);

@@ -154,7 +154,7 @@ fn the_report_counts_what_is_there() {
         if let Some(share) = report.epoch.label_one {
             assert!((0.3..0.7).contains(&share), "{share}");
         }
-        // The example holds each piece of the first sequence, and what was masked beside what the model sees.
+        // The example shows each piece of the first sequence, and masked pieces next to the model's input.
         assert!(report.example.contains("p2 ") && report.example.contains(" -> p"), "{}", report.example);
         assert_eq!(report.example.contains("label"), objective != Objective::None, "{}", report.example);
         let printed = report.to_string();

@@ -15,13 +15,13 @@ use super::shards::Shards;
 use super::split::Side;
 use super::vocabulary::Vocabulary;
 
-/// Sources in the printed report.
+/// Maximum number of sources in the printed report.
 const LISTED: usize = 20;
 
-/// Counts of one side of the split.
+/// Statistics of one side of the split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SideInspection {
-    /// Side.
+    /// Side of the split.
     pub side: Side,
     /// Number of documents.
     pub documents: u64,
@@ -46,7 +46,7 @@ pub struct EpochInspection {
     pub label_one: Option<f64>,
     /// Lone sentences dropped.
     pub skipped_sentences: u64,
-    /// Their share of the side's tokens.
+    /// Share of the side's tokens in dropped lone sentences.
     pub skipped_share: f64,
     /// Lone sentences split in two.
     pub split_sentences: u64,
@@ -68,7 +68,7 @@ pub struct EpochInspection {
     pub uncapped_predictions: usize,
 }
 
-/// The result of [`inspect`]; its `Display` is a report for people.
+/// Result of [`inspect`]; its `Display` is a report for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
     /// Vocabulary size, V.
@@ -77,11 +77,11 @@ pub struct Inspection {
     pub sides: [SideInspection; 2],
     /// Counts of each source.
     pub sources: Vec<SourceCounts>,
-    /// Observations of the build.
+    /// Statistics of the build.
     pub report: BuildReport,
     /// The first epoch of training.
     pub epoch: EpochInspection,
-    /// One instance as model input.
+    /// First sequence of the epoch, as original text and as model input.
     pub example: String,
 }
 
@@ -268,7 +268,7 @@ impl Display for Inspection {
     }
 }
 
-/// Lines for the observations of a build.
+/// Lines of the report for the statistics of a build.
 fn report_lines(report: &BuildReport) -> String {
     let mut out = String::new();
     let mut line = |count: u64, what: &str, places: &[String]| {
@@ -287,7 +287,7 @@ fn report_lines(report: &BuildReport) -> String {
     out
 }
 
-/// Line on sequences that the cap on predictions affects.
+/// Line about sequences that the cap on predictions affects.
 fn cap_line(epoch: &EpochInspection) -> String {
     let masking = &epoch.masking;
     if masking.capped == 0 {

@@ -1,4 +1,4 @@
-//! Instances of an epoch: the sentences of A and B, their order and their label.
+//! Instances of an epoch: sentences of A and B, their order and their label.
 //!
 //! Sentences of a document are collected into a chunk up to the target length (the longest that fits, or with probability
 //! 0.1 a random shorter one) or the end of the document. The chunk is cut after a random sentence into a head and a tail:
@@ -8,11 +8,11 @@
 //! NSP   label 0: A = head, B = tail        label 1: A = head, B = sentences of another document; the tail is put back
 //! none  A = the whole chunk
 //! ```
-//! An instance is 16 bytes of sentence numbers; tokens are read, and long pairs trimmed, when it enters a batch. An epoch is
-//! a pure function of (seed, epoch): each document draws from its own stream, and the shuffle from another. Cost: about 30 ns a sentence, so 60 MB of text (700,000 sentences) take 20 ms.
+//! An instance is 16 bytes of sentence numbers; tokens are read, and long pairs trimmed, when it enters a batch. An epoch is a pure
+//! function of (seed, epoch): each document has its own random stream, and so has the shuffle. Cost: about 30 ns a sentence, so 60 MB
+//! of text (700,000 sentences) take 20 ms.
 //!
-//! Source: released `create_instances_from_document`; for what differs by default see
-//! [`InstanceSettings`].
+//! Source: released `create_instances_from_document`; differences in the defaults are listed in [`InstanceSettings`].
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use super::shards::Shards;
 
 const PLAN: u32 = u32::from_be_bytes(*b"dPLN");
 const SHUFFLE: u32 = u32::from_be_bytes(*b"dSHF");
-/// Attempts of the released code to draw another document before it takes the same one.
+/// Attempts of the released code to draw a different document before it accepts the same one.
 const RELEASED_TRIES: usize = 10;
 
 /// One training instance, before trimming and masking.
@@ -44,7 +44,7 @@ pub(crate) struct Instance {
     pub is_split: bool,
 }
 
-/// Counts of planning an epoch.
+/// Statistics of planning an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PlanCounts {
     /// Instances.
@@ -53,7 +53,7 @@ pub(crate) struct PlanCounts {
     pub label_one: u64,
     /// Lone sentences that were dropped (`skip`, or too short to `split`).
     pub skipped_sentences: u64,
-    /// Tokens of the sentences dropped.
+    /// Tokens of the dropped sentences.
     pub skipped_tokens: u64,
     /// Lone sentences that were split in two.
     pub split_sentences: u64,
@@ -89,7 +89,7 @@ pub(crate) fn plan_epoch(
 /// Checks that `shards` has enough documents for the negatives of `settings`.
 ///
 /// # Errors
-/// [`DataError::NoInstances`] with the setting to change.
+/// [`DataError::NoInstances`], which names the setting to change.
 pub(super) fn check_documents(shards: &Shards, settings: &InstanceSettings) -> Result<(), DataError> {
     let needs_others = settings.objective == Objective::Nsp
         || settings.objective == Objective::Sop && settings.lone_sentence == LoneSentence::RandomDocument;
@@ -136,7 +136,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The length in tokens that a chunk is to reach.
+    /// Draws the target length of a chunk, in tokens.
     fn draw_target(&self, stream: &mut Stream) -> usize {
         let longest = self.settings.text_tokens();
         if stream.next_f64() < self.settings.short_sequence_probability {
@@ -166,7 +166,7 @@ impl Planner<'_> {
         chunk.end
     }
 
-    /// Decides about a chunk of one sentence.
+    /// Adds or drops a chunk of one sentence, as `lone_sentence` says.
     fn plan_lone(&mut self, chunk: &Chunk, stream: &mut Stream) {
         let a = chunk.base + chunk.start as u32;
         let is_nsp = self.settings.objective == Objective::Nsp;
@@ -191,8 +191,8 @@ impl Planner<'_> {
         self.table.push(instance(a, 1, b, b_count, 1));
     }
 
-    /// A run of sentences of another document, from a random one on until it fills what `used` tokens leave of the
-    /// target: its first sentence and their number.
+    /// Draws a run of sentences from another document, starting at a random one, that fills the part of the target
+    /// which `used` tokens leave: its first sentence and their number.
     fn draw_other(&self, chunk: &Chunk, used: usize, stream: &mut Stream) -> (u32, usize) {
         let documents = self.shards.documents();
         let mut other = chunk.document;

@@ -1,4 +1,4 @@
-//! A field of a line of JSON.
+//! Fields of JSON Lines.
 
 use engine::io::limits;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Text of the field `name` of the object in `line`; `a.b` is field `b` of the object in field `a`, unless a field has that name.
 ///
 /// # Errors
-/// The line is no object, the field is missing, or it holds something else than text.
+/// The line is not an object, the field is missing, or it is not text.
 pub(super) fn field(line: &str, name: &str) -> Result<String, String> {
     const REMEDY: &str = "expected an object on each line";
     limits::check_json(line.as_bytes()).map_err(|error| error.to_string())?;

@@ -8,15 +8,15 @@
 //! ```
 //! and the span of n words from there is chosen if none of its words is chosen already and its pieces fit in the budget of
 //! the sequence (`MaskingSettings::predictions`); otherwise n - 1, n - 2, .. words are tried. A span ends at the end of the
-//! sequence. Each chosen piece becomes `[MASK]` with 80 %, stays with 10 % and becomes a random piece with 10 %.
+//! sequence. Each chosen piece becomes `[MASK]` with 80 %, is kept with 10 % and becomes a random piece with 10 %.
 //!
-//! Cost: one pass over the sequence and a few draws a span, about 10 µs for 512 tokens; the shuffle stops with the last visit.
-//! Nothing is allocated after the longest sequence.
+//! Cost: one pass over the sequence and a few random numbers a span, about 10 µs for 512 tokens; the shuffle stops at the last
+//! visited word. Buffers grow to the longest sequence and are reused.
 //!
 //! Source: Lan et al. 2020, section 4.1, equation 2 (after Joshi et al. 2020); released `create_masked_lm_predictions`.
-//! Differences from the released code, each a setting or without effect on the law: the length comes from the seeded
-//! stream (there from an unseeded one); random pieces exclude the special ones unless `random_includes_specials`; a word
-//! ends at `[SEP]` (there a continuation piece right after `[SEP]` joins the word before it).
+//! Differences from the released code, each a setting or without effect on the distribution: the length comes from the
+//! seeded stream (instead of an unseeded one); random pieces exclude the special ones unless `random_includes_specials`;
+//! a word ends at `[SEP]` (instead, a continuation piece right after `[SEP]` joined the word before it).
 
 use engine::philox::Stream;
 use serde::Serialize;
@@ -35,20 +35,20 @@ pub(crate) struct Span {
     pub words: u32,
 }
 
-/// Counts over all sequences that a `Masker` has masked.
+/// Statistics of all sequences that a `Masker` has masked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MaskingStatistics {
     /// Sequences masked.
     pub sequences: u64,
-    /// Sequences that `max_predictions` kept below their share of predictions.
+    /// Sequences in which `max_predictions` reduced the number of predictions.
     pub capped: u64,
-    /// Tokens in them, specials included.
+    /// Tokens in all sequences, including special pieces.
     pub tokens: u64,
     /// Predicted pieces.
     pub predicted: u64,
     /// Predicted pieces that became `[MASK]`.
     pub masked: u64,
-    /// Predicted pieces that stayed.
+    /// Predicted pieces that were kept.
     pub kept: u64,
     /// Predicted pieces that became a random piece.
     pub random: u64,
@@ -58,7 +58,7 @@ pub struct MaskingStatistics {
     pub spans: Vec<u64>,
 }
 
-/// Masks sequences under fixed settings; holds the buffers.
+/// Masks sequences under fixed settings and owns the buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Masker {
     settings: MaskingSettings,
@@ -73,7 +73,7 @@ pub(crate) struct Masker {
 }
 
 impl Masker {
-    /// A masker with buffers for sequences of `longest` tokens.
+    /// Creates a masker with buffers for sequences of `longest` tokens.
     pub(crate) fn new(settings: &MaskingSettings, longest: usize) -> Self {
         let n = settings.ngram;
         let weight = |i: usize| 1.0 / if settings.favor_shorter_ngram { i + 1 } else { n - i } as f64;
@@ -97,8 +97,8 @@ impl Masker {
         }
     }
 
-    /// Masks the sequence `ids` in place with draws from `stream`. Appends the chosen positions plus `base`, ascending, to
-    /// `positions`, and their original pieces to `labels`.
+    /// Masks the sequence `ids` in place with random numbers from `stream`. Appends the chosen positions plus `base`,
+    /// ascending, to `positions`, and their original pieces to `labels`.
     pub(crate) fn mask(
         &mut self,
         vocabulary: &Vocabulary,
@@ -138,7 +138,7 @@ impl Masker {
         }
     }
 
-    /// The spans of the sequence that was masked last, in the order in which they were chosen.
+    /// Spans of the last masked sequence, in the order in which they were chosen.
     pub(crate) fn spans(&self) -> &[Span] {
         &self.spans
     }

@@ -1,4 +1,4 @@
-//! The law of the masking, against the fact sheet's numbers and against a plain transcription of the procedure.
+//! Distribution of the masking, compared with published numbers and with a plain transcription of the procedure.
 
 use engine::philox::Stream;
 
@@ -28,8 +28,8 @@ fn sequence(len: usize, stream: &mut Stream) -> Vec<u32> {
     ids
 }
 
-/// Masks `count` sequences of `len` tokens; `check` sees each with the original ids, the masked ids, the positions, the
-/// labels and the spans.
+/// Masks `count` sequences of `len` tokens and calls `check` for each with the original ids, the masked ids, the
+/// positions, the labels and the spans.
 fn mask_many(
     settings: &MaskingSettings,
     count: u32,
@@ -60,8 +60,8 @@ fn assert_share(what: &str, found: u64, n: u64, expected: f64) {
     assert!(deviation.abs() < 4.5, "{what}: {found} of {n}, expected {expected}: {deviation:.1} standard errors away");
 }
 
-/// The released procedure word by word, with sets and lists, from the same kind of draws: the lengths in words of the
-/// spans that it chooses.
+/// The released procedure word by word, with sets and lists, from the same distribution: lengths in words of the
+/// chosen spans.
 fn released_procedure(ids: &[u32], budget: usize, stream: &mut Stream) -> Vec<usize> {
     let vocabulary = vocabulary(SIZE as usize);
     let mut words: Vec<Vec<usize>> = Vec::new();
@@ -120,8 +120,8 @@ fn span_lengths_follow_the_law_over_a_million_tokens() {
     let (spans, expected): (u64, u64) = (statistics.spans.iter().sum(), lengths.iter().sum());
     for (n, sheet) in [0.562, 0.274, 0.164].into_iter().enumerate() {
         let share = statistics.spans[n] as f64 / spans as f64;
-        // The published figures come from a sample of English under another vocabulary: one percentage point for that.
-        // What follows is the sharp comparison.
+        // The published figures come from a sample of English under another vocabulary, so they may differ by one
+        // percentage point. The comparison below is exact.
         assert!((share - sheet).abs() < 0.01, "spans of {}: {share:.4}, expected {sheet}", n + 1);
         let released = lengths[n] as f64 / expected as f64;
         let error = (released * (1.0 - released) * (1.0 / spans as f64 + 1.0 / expected as f64)).sqrt();

@@ -8,11 +8,11 @@
 //!                          batch: [CLS] A [SEP] B [SEP], masked = f(seed, epoch, position)
 //! ```
 //! Every random choice is drawn from a Philox stream that is keyed by its purpose, the epoch and the position of the instance
-//! in the epoch. So a run resumes exactly from a cursor (epoch, position), and instances depend neither on threads nor on
-//! batch sizes.
+//! in the epoch. A run therefore resumes exactly from a cursor (epoch, position), and instances depend neither on threads nor
+//! on batch sizes.
 //!
 //! Source: Lan et al. 2020, section 3.1 (SOP) and 4.1 (masking), and the released data script, whose defects are
-//! repaired by default (`settings`).
+//! fixed by default (`settings`).
 
 pub(crate) mod batch;
 pub mod build;

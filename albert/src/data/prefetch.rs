@@ -4,8 +4,8 @@
 //! fill(&mut batch):   worker --filled--> swap with the caller's batch --spare--> worker
 //! ```
 //! A fixed number of batches circulates, so nothing is allocated after the first rounds, and the worker is at most `ahead`
-//! batches ahead. It runs the same [`Sampler`], so the batches are the same. Dropping the `Prefetch` stops the thread and
-//! waits for it, at most for one batch.
+//! batches ahead. It runs the same [`Sampler`], so the batches are equal. Dropping the `Prefetch` stops the thread and
+//! waits at most for one batch.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -32,7 +32,7 @@ enum Inner {
 }
 
 impl Prefetch {
-    /// Prefetches up to `ahead` batches from the cursor of `sampler` on; 0 fills them on the calling thread.
+    /// Prefetches up to `ahead` batches, starting at the cursor of `sampler`; 0 fills them on the calling thread.
     ///
     /// # Errors
     /// [`DataError::Thread`] if the thread cannot be started.
@@ -60,7 +60,7 @@ impl Prefetch {
         Ok(Self { cursor, inner: Inner::Thread { channels: Some((to_take, spare)), worker: Some(worker) } })
     }
 
-    /// Replaces `batch` by the next batch. Its buffers go to the worker, so pass the same batch each time.
+    /// Replaces `batch` by the next batch. Its buffers are passed to the worker, so use the same batch each time.
     pub fn fill(&mut self, batch: &mut Batch) {
         match &mut self.inner {
             Inner::Here(sampler) => sampler.fill(batch),

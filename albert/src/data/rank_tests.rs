@@ -1,4 +1,4 @@
-//! Ranks, as threads, that build data and count words together: the files and counts of one process.
+//! Ranks, as threads, that build data and count words together: their results equal those of one process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn build_on(
     build_with(texts.to_vec(), out, (corpus, split), &vocabulary(200), || encode, communicator)
 }
 
-/// Asserts that ranks build the files of one process from `texts`, or fail as it does.
+/// Asserts that ranks build the same files from `texts` as one process, or fail in the same way.
 fn assert_same(texts: &[Source], corpus: &CorpusSettings, held_out: f64, what: &str) {
     let split = SplitSettings { held_out, ..Default::default() };
     let folder = tempfile::tempdir().unwrap();
@@ -64,8 +64,8 @@ fn assert_same(texts: &[Source], corpus: &CorpusSettings, held_out: f64, what: &
     }
 }
 
-/// Random lines, mostly of numbers: blank ones, with white space or without, alone and in rows, long ones, and some that are
-/// not UTF-8.
+/// Random lines, mostly of numbers: some are blank (with or without white space, alone or in a row), some are long, and some
+/// are not UTF-8.
 fn lines(seed: u32, count: u32) -> Vec<u8> {
     let mut text = Vec::new();
     let mut stream = Stream::new(7, [seed, 0, 0]);
@@ -87,7 +87,7 @@ fn lines(seed: u32, count: u32) -> Vec<u8> {
     text
 }
 
-/// The documents of `text` as JSON Lines.
+/// Converts the documents of `text` to JSON Lines.
 fn json_lines(text: &str) -> String {
     let line = |document: &str| format!("{}\n", serde_json::json!({ "id": 1, "body": document }));
     text.split("\n\n").filter(|document| !document.trim().is_empty()).map(line).collect()
@@ -213,7 +213,7 @@ fn ranks_that_differ_and_ranks_that_are_gone_are_named() {
     assert!(folders.iter().any(|e| e.contains("not a file, and ranks read different parts")), "{folders:?}");
 }
 
-/// Parts before the end of the rank are appended, and shards are written.
+/// Parts before the failure of the rank are appended, and shards are written.
 #[test]
 fn a_rank_that_ends_in_the_middle_is_named_and_earlier_data_stays() {
     let folder = tempfile::tempdir().unwrap();
@@ -228,7 +228,7 @@ fn a_rank_that_ends_in_the_middle_is_named_and_earlier_data_stays() {
             let new_encoder = || {
                 |sentence: &str, ids: &mut Vec<u32>| {
                     let is_over = communicator.rank() == victim && left.fetch_sub(1, Relaxed) < 180;
-                    // Without the message of a panic.
+                    // Unwinds without the message of a panic.
                     if is_over { std::panic::resume_unwind(Box::new("ended")) } else { encode(sentence, ids) }
                 }
             };

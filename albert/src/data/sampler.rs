@@ -1,10 +1,10 @@
 //! Endless, resumable stream of training batches.
 //!
-//! For each epoch, the instances are planned, shuffled and cut to the token budget. A batch depends on (seed, settings,
-//! shards, cursor) alone and never crosses the end of an epoch.
+//! For each epoch, the instances are planned, shuffled and limited to the token budget. A batch depends only on (seed,
+//! settings, shards, cursor) and never crosses the end of an epoch.
 //!
-//! Memory: 16 bytes an instance. All epochs share one table, with a quarter more capacity than the first needs, so that
-//! epochs of different size do not allocate.
+//! Memory: 16 bytes an instance. All epochs share one table, with a quarter more capacity than the first requires, so
+//! that epochs of different size do not allocate.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Sampler {
     assembler: Assembler,
     seed: u64,
     table: Vec<Instance>,
-    /// Epoch that `table` holds.
+    /// Epoch planned in `table`.
     planned: u32,
     counts: PlanCounts,
     cursor: Cursor,
@@ -32,11 +32,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler at the start of epoch 0.
+    /// Creates a sampler at the start of epoch 0.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if a setting is out of range; [`DataError::NoInstances`] if `shards` cannot give a single
-    /// instance under them.
+    /// [`DataError::Setting`] if a setting is out of range; [`DataError::NoInstances`] if `shards` has no instance
+    /// under them.
     pub fn new(
         shards: Arc<Shards>,
         vocabulary: Arc<Vocabulary>,
@@ -57,7 +57,7 @@ impl Sampler {
         Ok(Self { assembler, seed, table, planned: 0, counts, cursor: Cursor::default(), lanes })
     }
 
-    /// Moves to `cursor`, from [`cursor`](Self::cursor) or [`Batch::next`].
+    /// Moves to `cursor`, a value of [`cursor`](Self::cursor) or [`Batch::next`].
     ///
     /// # Errors
     /// [`DataError::Setting`] if that epoch has no such instance: the data or the settings have changed.
@@ -85,12 +85,12 @@ impl Sampler {
         self.table.len()
     }
 
-    /// Counts of planning that epoch.
+    /// Statistics of planning that epoch.
     pub(crate) fn plan_counts(&self) -> PlanCounts {
         self.counts
     }
 
-    /// The masker, with the spans of the last sequence and the counts of all.
+    /// The masker, with the spans of the last sequence and the statistics of all.
     pub(crate) fn masker(&self) -> &Masker {
         self.assembler.masker()
     }
@@ -105,19 +105,19 @@ impl Sampler {
         self.table.capacity() * size_of::<Instance>()
     }
 
-    /// Draws the batches of `lanes` only; the cursor still goes through all.
+    /// Draws only the batches of `lanes`; the cursor still advances through all.
     pub(crate) fn limit_to_lanes(&mut self, lanes: Range<usize>) {
         self.lanes = lanes;
     }
 
-    /// Replaces the contents of `batch` by the next batch, of at least one sequence unless the lanes of this rank have none at
-    /// the end of an epoch.
+    /// Replaces the contents of `batch` by the next batch. It has at least one sequence, unless the lanes of this rank have
+    /// none at the end of an epoch.
     pub fn fill(&mut self, batch: &mut Batch) {
         self.plan(self.cursor.epoch);
         let BatchSettings { max_tokens, max_sequences, sequences_per_step, lanes } = self.assembler.settings().batch;
         let count = self.table.len();
         let mut at = self.cursor.index as usize;
-        // Without a size of steps, the rest of the epoch is one lane.
+        // Without `sequences_per_step`, the rest of the epoch is one lane.
         let (step, per_lane) = match sequences_per_step {
             0 => (at, count),
             _ => (at - at % sequences_per_step, sequences_per_step / lanes),

@@ -17,7 +17,7 @@ fn settings(max_sequence_length: usize, objective: Objective) -> DataSettings {
     settings
 }
 
-/// Masking that leaves every token as it is.
+/// Settings that mask nothing.
 fn unmasked(mut settings: DataSettings) -> DataSettings {
     settings.masking.mask_probability = 0.0;
     settings.masking.keep_probability = 1.0;
@@ -55,7 +55,7 @@ impl Sequence {
     }
 }
 
-/// Takes a batch apart and checks its shape on the way.
+/// Splits a batch into sequences and checks its shape.
 fn sequences(batch: &Batch) -> Vec<Sequence> {
     let bounds = &batch.cu_seqlens;
     assert_eq!((bounds[0], *bounds.last().unwrap() as usize), (0, batch.tokens()));
@@ -229,7 +229,7 @@ fn sop_pairs_are_consecutive_and_swapped_half_the_time() {
         let [first, second] = sequence.in_order();
         assert!(!first.is_empty() && !second.is_empty());
         let full = sequence.a.len() + sequence.b.len() == 61;
-        // Trimming takes tokens from the inner ends too, so a trimmed pair need not touch.
+        // Trimming may remove tokens where the segments meet, so a trimmed pair need not be adjacent.
         let is_pair = |document: &Vec<u32>| match full {
             true => find(document, first).is_some_and(|at| find(&document[at + first.len()..], second).is_some()),
             false => find(document, &[first, second].concat()).is_some(),
@@ -343,7 +343,7 @@ fn target_lengths_are_short_one_time_in_ten_and_drawn_as_asked() {
         instances::plan_epoch(&shards, &instances, 1, 0, |_| true, &mut table);
         let mut by_document: HashMap<u32, Vec<u16>> = HashMap::new();
         for instance in &table {
-            // The last chunk of a document is what is left.
+            // The last chunk of a document is the remainder.
             if instance.a % 60 + u32::from(instance.a_count) < 60 {
                 by_document.entry(instance.a / 60).or_default().push(instance.a_count);
             }
@@ -354,7 +354,7 @@ fn target_lengths_are_short_one_time_in_ten_and_drawn_as_asked() {
         } else {
             assert!(is_constant < by_document.len() - 150, "{is_constant}");
         }
-        // First chunks are unbiased: nothing has been selected by what came before.
+        // First chunks are unbiased: no earlier chunk has influenced them.
         let first: Vec<u16> = table.iter().filter(|i| i.a % 60 == 0).map(|i| i.a_count).collect();
         assert_eq!(first.len(), 1500);
         let short = first.iter().filter(|&&n| n < 20).count() as f64;

@@ -7,9 +7,9 @@
 //!    `I` (an initial, `J. Austen`).
 //!
 //! The full-width marks `。`, `！`, `？` and `｡` and the marks `।`, `॥`, `።` and `။` always end a sentence; `؟`, `۔`, `։` and `;`
-//! (U+037E) do so as `!` does. One pass, without allocation except for the word that is
-//! compared with the list. Limits: the abbreviations are English; `etc.` and `Inc.` never end a sentence, because two joined
-//! sentences do less harm than a cut one.
+//! (U+037E) do so as `!` does. One pass, without allocation except for the word that is compared with the list. Limits: the
+//! abbreviations are English; `etc.` and `Inc.` never end a sentence, because joining two sentences does less harm than
+//! splitting one.
 
 /// Words whose full stop does not end a sentence, lower-case, without that full stop.
 const ABBREVIATIONS: &[&str] = &[
@@ -67,7 +67,7 @@ fn is_abbreviation(text: &str) -> bool {
     if let (Some(letter), None) = (chars.next(), chars.next()) {
         return letter.is_alphabetic() && letter != 'I';
     }
-    // Longer than any entry: spare the copy.
+    // Longer words cannot match; avoid the copy.
     word.len() <= 8 && ABBREVIATIONS.contains(&word.to_lowercase().as_str())
 }
 

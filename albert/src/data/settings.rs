@@ -1,8 +1,8 @@
 //! Settings of the data path, with the released values as defaults.
 //!
 //! Sources: `create_pretraining_data.py` of the released ALBERT code ("released"), Lan et al. 2020 ("paper"). Defects of the
-//! released code are repaired by default, and a setting restores each; [`DataSettings::released`] sets them all. Unknown keys
-//! are rejected.
+//! released code are fixed by default, and a setting restores each; [`DataSettings::released`] restores all. Unknown keys are
+//! rejected.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,7 @@ use super::error::DataError;
 pub enum TextLayout {
     /// One sentence a line, blank lines between documents (the released format).
     Sentences,
-    /// Running text: a blank line ends a paragraph, which
-    /// `split_sentences` cuts.
+    /// Running text: a blank line ends a paragraph, which `split_sentences` splits.
     Paragraphs,
 }
 
@@ -23,10 +22,10 @@ pub enum TextLayout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Duplicates {
-    /// A copy is one more document, on the side of the split of the first.
+    /// A copy is kept as another document, on the same side of the split as the first.
     #[default]
     Keep,
-    /// Copies are left out and counted.
+    /// Copies are dropped and counted.
     Drop,
 }
 
@@ -36,15 +35,15 @@ impl Duplicates {
     }
 }
 
-/// Settings of reading a corpus.
+/// Settings for reading a corpus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorpusSettings {
     /// Layout of the text files.
     pub layout: TextLayout,
-    /// Consecutive blank lines that end a document in the layout `paragraphs`. Ignored for `sentences`, where one ends it.
+    /// Consecutive blank lines that end a document in the layout `paragraphs`. Ignored for `sentences`, where one is enough.
     pub blank_lines_between_documents: usize,
-    /// Field of JSON Lines that holds the text of a document; without it the files are text. Each line is a document.
+    /// Field of JSON Lines with the text of a document; without it the files are text. Each line is a document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// Treatment of exact copies of earlier documents.
@@ -53,10 +52,10 @@ pub struct CorpusSettings {
     /// Replace invalid UTF-8 by U+FFFD and count it, instead of an error.
     pub lossy: bool,
     /// A sentence of more tokens is cut at word starts into pieces of about equal length; each counts as a sentence.
-    /// The released code instead loses all but `max_sequence_length` tokens of it. For text of long lines, half of
-    /// `max_sequence_length` is best: two pieces then fill a sequence, and nothing is trimmed away.
+    /// The released code instead loses all but `max_sequence_length` tokens of it. For text with long lines, half of
+    /// `max_sequence_length` is best: two pieces then fill a sequence, and nothing is trimmed.
     pub longest_sentence: usize,
-    /// A shard file is closed at the first document that ends beyond this many tokens; it is in memory until then.
+    /// A shard file is closed at the first document that ends beyond this many tokens; until then it is in memory.
     pub tokens_per_shard: usize,
 }
 
@@ -80,7 +79,7 @@ impl Default for CorpusSettings {
 pub struct SplitSettings {
     /// Share of held-out documents, 0 to 0.5. The released code evaluates on its training file.
     pub held_out: f64,
-    /// Seed.
+    /// Seed of the choice of documents.
     pub seed: u64,
 }
 
@@ -103,7 +102,7 @@ pub enum Objective {
     None,
 }
 
-/// Treatment of a chunk of a single sentence, which is no pair.
+/// Treatment of a chunk of a single sentence, which cannot form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoneSentence {
@@ -121,7 +120,7 @@ pub enum LoneSentence {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstanceSettings {
-    /// Longest sequence, `[CLS]` and `[SEP]` included; 8 to 32,768. Released: 512.
+    /// Maximum length of a sequence, including `[CLS]` and `[SEP]`; 8 to 32,768. Released: 512.
     pub max_sequence_length: usize,
     /// The sentence-level objective. Released default: SOP.
     pub objective: Objective,
@@ -149,14 +148,14 @@ impl Default for InstanceSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaskingSettings {
-    /// Share of predicted tokens of a sequence (specials counted). Released `masked_lm_prob`: 0.15.
+    /// Share of predicted tokens of a sequence (including special pieces). Released `masked_lm_prob`: 0.15.
     pub probability: f64,
-    /// Cap on predictions a sequence. Released `max_predictions_per_seq`: 20, which is 3.9 % of 512 tokens; 77 gives the
-    /// 15 % that the paper speaks of.
+    /// Cap on predictions a sequence. Released `max_predictions_per_seq`: 20, which is 3.9 % of 512 tokens; 77 predicts
+    /// the 15 % that the paper states.
     pub max_predictions: usize,
-    /// Longest span, in words. Paper and released: 3.
+    /// Maximum length of a span, in words. Paper and released: 3.
     pub ngram: usize,
-    /// p(n) proportional to 1/n (paper). False reverses the law, as code from before November 2019 and its forks do.
+    /// p(n) proportional to 1/n (paper). False reverses the distribution, like code from before November 2019 and its forks.
     pub favor_shorter_ngram: bool,
     /// Spans are made of whole words. False: every piece is its own word.
     pub whole_word: bool,
@@ -190,14 +189,14 @@ impl Default for MaskingSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BatchSettings {
-    /// Most tokens in a batch; at least the longest sequence.
+    /// Maximum number of tokens in a batch; at least the maximum length of a sequence.
     pub max_tokens: usize,
-    /// Most sequences in a batch.
+    /// Maximum number of sequences in a batch.
     pub max_sequences: usize,
-    /// Sequences of an optimizer step: no batch crosses a multiple of it, so that accumulated batches have exactly this many.
-    /// 0: every batch is a step.
+    /// Sequences of an optimizer step: no batch crosses a multiple of it, so accumulated batches have exactly this many. 0:
+    /// every batch is a step.
     pub sequences_per_step: usize,
-    /// Equal parts of a step whose gradients are added along a tree, a power of two; ranks compute whole lanes, so this is the
+    /// Equal parts of a step whose gradients are summed in a tree, a power of two; a rank computes whole lanes, so this is the
     /// maximum number of ranks. No batch crosses a lane.
     #[serde(skip_serializing_if = "is_one")]
     pub lanes: usize,
@@ -214,13 +213,13 @@ impl Default for BatchSettings {
     }
 }
 
-/// Settings of the evaluation on held-out documents.
+/// Settings for the evaluation on held-out documents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluationSettings {
     /// Seed of instances and masks; fixed, so that evaluations are comparable.
     pub seed: u64,
-    /// Most sequences; 0: all. Released: 100 batches of 64.
+    /// Maximum number of sequences; 0: all. Released: 100 batches of 64.
     pub max_sequences: usize,
 }
 
@@ -234,19 +233,19 @@ impl Default for EvaluationSettings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSettings {
-    /// Sentences to instances.
+    /// Settings of instances.
     pub instances: InstanceSettings,
-    /// Masking.
+    /// Settings of masking.
     pub masking: MaskingSettings,
-    /// Instances to batches.
+    /// Settings of batches.
     pub batch: BatchSettings,
-    /// Held-out evaluation.
+    /// Settings of the evaluation on held-out documents.
     pub evaluation: EvaluationSettings,
 }
 
 impl DataSettings {
     /// The released behavior with its defects: negatives from other documents for single sentences, one target length a
-    /// document, random pieces that include special ones.
+    /// document, random pieces that may be special ones.
     pub fn released() -> Self {
         let mut settings = Self::default();
         settings.instances.lone_sentence = LoneSentence::RandomDocument;
@@ -271,7 +270,7 @@ impl DataSettings {
             format!("{longest} (data.instances.max_sequence_length) to 2^30"),
         )?;
         check((1..=1 << 24).contains(&max_sequences), "data.batch.max_sequences", max_sequences, "1 to 2^24")?;
-        // All batches of a step are drawn before the first is run.
+        // All batches of a step are drawn before the first one runs.
         check(sequences_per_step <= 1 << 20, "data.batch.sequences_per_step", sequences_per_step, "0 to 2^20")?;
         let is_cut = lanes == 1 || (lanes > 0 && sequences_per_step > 0 && sequences_per_step.is_multiple_of(lanes));
         check(is_cut, "data.batch.lanes", lanes, "a divisor of data.batch.sequences_per_step")

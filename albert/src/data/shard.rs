@@ -5,12 +5,12 @@
 //!   8  version          u32      48  tokens        u64       ids               tokens x u16 or u32
 //!  12  bytes an id      u32      56  side          u32       sentence starts   (sentences + 1) x u32, into ids
 //!  16  fingerprint      u64      60  reserved, 0   u32       document starts   (documents + 1) x u32, into sentences
-//!  24  vocabulary size  u64      64  hash of what follows    document sources  documents x u32
+//!  24  vocabulary size  u64      64  hash of the rest        document sources  documents x u32
 //!  32  documents        u64      72  hash of bytes 0..72     document hashes   documents x u64
 //! ```
-//! All little-endian; ids are u16 if the vocabulary has at most 65,536 pieces. The header has its own hash, which separates
-//! a damaged header from a damaged body, and its counts determine the file size, which separates a file cut short from a
-//! changed one. Opening reads every byte once (about 8 GB/s from memory); the file is mapped, not copied.
+//! All little-endian; ids are u16 if the vocabulary has at most 65,536 pieces. The header has its own hash, which distinguishes a damaged
+//! header from a damaged body, and its counts determine the file size, which distinguishes a truncated file from a changed one. Opening
+//! reads every byte once (about 8 GB/s from memory); the file is mapped, not copied.
 //!
 //! Limits: 2^32 - 1 tokens a shard; little-endian machines.
 
@@ -36,7 +36,7 @@ pub const HEADER_BYTES: usize = 80;
 /// Header of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardHeader {
-    /// 2 or 4.
+    /// Bytes per id, 2 or 4.
     pub id_bytes: u32,
     /// Fingerprint of the tokenizer.
     pub fingerprint: u64,
@@ -55,7 +55,7 @@ pub(crate) struct ShardHeader {
 }
 
 impl ShardHeader {
-    /// Bytes an id takes for a vocabulary of `vocab_size` pieces.
+    /// Bytes per id for a vocabulary of `vocab_size` pieces.
     pub(crate) fn id_bytes_for(vocab_size: usize) -> u32 {
         if vocab_size <= 1 << 16 { 2 } else { 4 }
     }
@@ -177,7 +177,7 @@ impl Shard {
                 self.header.content_hash
             ));
         }
-        // True for every file of the writer; a forged one must not cause a panic later.
+        // Always true for files of our writer; a forged file must not cause a panic later.
         let rises = |starts: &[u32], last: u64| {
             starts[0] == 0 && u64::from(starts[starts.len() - 1]) == last && starts.is_sorted_by(|a, b| a < b)
         };
@@ -197,7 +197,7 @@ impl Shard {
     /// Checks that the shard was built with `vocabulary` for `side`.
     ///
     /// # Errors
-    /// [`DataError::OtherTokenizer`], or [`DataError::Damaged`] for a shard of the other side.
+    /// [`DataError::OtherTokenizer`], or [`DataError::Damaged`] for a shard of the wrong side.
     pub(crate) fn expect(&self, vocabulary: &Vocabulary, side: Side) -> Result<(), DataError> {
         if self.header.fingerprint != vocabulary.fingerprint() || self.header.vocab_size != vocabulary.size() as u64 {
             return Err(DataError::OtherTokenizer {
@@ -247,7 +247,7 @@ impl Shard {
 pub enum Ids<'a> {
     /// Vocabularies of at most 65,536 pieces.
     U16(&'a [u16]),
-    /// Larger ones.
+    /// Larger vocabularies.
     U32(&'a [u32]),
 }
 
@@ -278,7 +278,7 @@ impl Ids<'_> {
         }
     }
 
-    /// True if there is none.
+    /// True if there are no ids.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }

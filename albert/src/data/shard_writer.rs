@@ -1,7 +1,7 @@
 //! Shard writer.
 //!
-//! A shard is written by [`engine::io::write_atomically`] under a name that contains the hash of its contents: a crash or a
-//! full disk leaves the whole file or none, and another build in the same folder never overwrites the shards of an index.
+//! A shard is written by [`engine::io::write_atomically`] under a name that contains the hash of its contents: after a crash or with a
+//! full disk the file is complete or missing, and another build in the same folder never overwrites the shards of an index.
 //!
 //! Memory: the shard until it is written, 2 or 4 bytes a token, 4 a sentence and 16 a document.
 
@@ -40,7 +40,7 @@ enum Ids {
     U32(Vec<u32>),
 }
 
-/// Collects documents for one shard file.
+/// Collects the documents of one shard file.
 pub(super) struct ShardWriter {
     folder: PathBuf,
     stem: String,
@@ -82,8 +82,8 @@ impl ShardWriter {
         self.header.tokens
     }
 
-    /// Adds a document of sentences that end at `ends` in `ids`; ids are below the vocabulary size and no sentence is
-    /// empty.
+    /// Adds a document with sentences that end at `ends` in `ids`; ids must be below the vocabulary size and no
+    /// sentence may be empty.
     pub(super) fn push(&mut self, source: u32, hash: u64, ids: &[u32], ends: &[usize]) -> Result<(), DataError> {
         let total = self.header.tokens + ids.len() as u64;
         if total >= u64::from(u32::MAX) {
@@ -104,7 +104,7 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Writes the file; `None` without a document.
+    /// Writes the file; `None` if it has no document.
     pub(super) fn finish(mut self) -> Result<Option<ShardEntry>, DataError> {
         if self.header.documents == 0 {
             return Ok(None);
@@ -138,7 +138,7 @@ impl ShardWriter {
     }
 }
 
-/// True if `name` is a name of [`ShardWriter`].
+/// True if `name` is a file name of [`ShardWriter`].
 pub(super) fn is_shard_name(name: &str) -> bool {
     let digits = |part: Option<&str>, len, radix| {
         part.is_some_and(|p| p.len() == len && p.chars().all(|c| c.is_digit(radix) && !c.is_uppercase()))

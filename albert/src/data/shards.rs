@@ -18,10 +18,10 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Concatenation of `shards`.
+    /// Concatenates `shards`.
     ///
     /// # Errors
-    /// [`DataError::Setting`] if they hold 2^32 sentences or more.
+    /// [`DataError::Setting`] if they contain 2^32 sentences or more.
     pub(crate) fn new(side: Side, shards: Vec<Shard>) -> Result<Self, DataError> {
         let (mut sentences, mut documents, mut tokens) = (0u64, 0u64, 0u64);
         let (mut sentence_bases, mut document_bases) = (vec![0], vec![0]);
@@ -42,12 +42,11 @@ impl Shards {
         self.side
     }
 
-    /// The shards.
     pub(crate) fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
-    /// Error of settings under which these documents have no instance.
+    /// Error for settings under which these documents have no instance.
     pub(super) fn no_instances(&self) -> DataError {
         let reason = match self.documents() {
             0 => "it has no document; raise held_out or add documents".into(),
@@ -69,7 +68,7 @@ impl Shards {
         self.sentence_bases[self.shards.len()]
     }
 
-    /// Number of tokens, no specials.
+    /// Number of tokens, without special pieces.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
@@ -82,7 +81,7 @@ impl Shards {
         base + starts[local]..base + starts[local + 1]
     }
 
-    /// The documents in order, each as the number of its first sentence and the token bounds of its sentences (one more than
+    /// Documents in order, each as the number of its first sentence and the token bounds of its sentences (one more than
     /// sentences).
     pub(crate) fn walk(&self) -> impl Iterator<Item = (u32, &[u32])> {
         self.shards.iter().zip(&self.sentence_bases).flat_map(|(shard, &base)| {
@@ -99,8 +98,8 @@ impl Shards {
         self.locate(first, count).1.len()
     }
 
-    /// Appends the tokens of `count` sentences from `first`, all of one document, without `skip` tokens at the start and
-    /// `drop` at the end.
+    /// Appends the tokens of `count` sentences from `first`, all of one document, without the first `skip` and the last
+    /// `drop` tokens.
     pub(crate) fn append(&self, first: u32, count: usize, skip: usize, drop: usize, out: &mut Vec<u32>) {
         let (shard, range) = self.locate(first, count);
         shard.ids().append_to(range.start + skip..range.end - drop, out);
@@ -117,7 +116,7 @@ impl Shards {
         shard.ids().get(range.start + at)
     }
 
-    /// The shard of `count` sentences from `first`, and their tokens in it.
+    /// Finds the shard of `count` sentences from `first`, and their tokens in it.
     fn locate(&self, first: u32, count: usize) -> (&Shard, Range<usize>) {
         let at = holder(&self.sentence_bases, first);
         let starts = self.shards[at].sentence_starts();

@@ -8,9 +8,9 @@
 //! documents   [ part 0             ][ part 1                ][ part 3 ..       part 2 is empty: no cut in it
 //! ```
 //!
-//! A cut is the end of a blank line; for paragraphs, of the last of N consecutive blank lines in one part, where N of them
-//! end a document. So it depends on the bytes of that part alone, and a reader that comes from an earlier part finds the same
-//! one. A part begins after its first cut and ends at the first cut of a later part.
+//! A cut is the end of a blank line; if N consecutive blank lines end a document (paragraphs), it is the end of the last of N
+//! in one part. It depends only on the bytes of that part, so a reader that arrives from an earlier part finds the same cut.
+//! A part begins after its first cut and ends at the first cut of a later part.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -25,7 +25,7 @@ use super::error::DataError;
 
 static BYTES_READ: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of text, uncompressed, that this process has read from all sources: the progress of reading.
+/// Number of bytes of text, uncompressed, that this process has read from all sources.
 pub fn bytes_read() -> u64 {
     BYTES_READ.load(Ordering::Relaxed)
 }
@@ -52,7 +52,7 @@ impl<R: BufRead> BufRead for Counted<R> {
     }
 }
 
-/// Source of text. A file may be compressed with gzip or zstd, or UTF-16 with a byte-order mark; the path `-` is standard input.
+/// Source of text. A file may be plain, compressed with gzip or zstd, or UTF-16 with a byte-order mark; the path `-` is standard input.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A file.
@@ -61,7 +61,7 @@ pub enum Source {
     Memory {
         /// Name for messages and for the index.
         name: String,
-        /// The bytes; checked like those of a file.
+        /// Bytes of the text, checked like those of a file.
         text: Arc<[u8]>,
     },
 }
@@ -75,7 +75,7 @@ impl Source {
         }
     }
 
-    /// True if it can be read again; a pipe or device cannot.
+    /// True if it can be read more than once, unlike a pipe or device.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             Self::File(path) => {
@@ -93,7 +93,7 @@ impl Source {
         }
     }
 
-    /// Refuses files that are not UTF-8 text, by their first line. HTML is text.
+    /// Rejects files that are not UTF-8 text, by their first line. HTML is text.
     pub(super) fn expect_text(&self, first_line: &[u8]) -> Result<(), DataError> {
         let of = |problem: String| DataError::input(self.name(), problem);
         if let Some(what) = limits::mistaken(first_line).filter(|_| !first_line.starts_with(b"<")) {
@@ -103,18 +103,18 @@ impl Source {
         text::expect_utf_8(first_line).map_err(|error| of(error.to_string()))
     }
 
-    /// Largest document, and longest line, in bytes: a few bytes of a compressed file may be a gigabyte, and a pipe may have no end.
+    /// Maximum size of a document or line in bytes: a few bytes of a compressed file may expand to a gigabyte, and a pipe may never end.
     pub(super) fn largest_document(&self) -> Result<u64, DataError> {
         let is_bounded = self.is_lasting() && !self.is_encoded()?;
         Ok(if is_bounded { u64::MAX } else { limits::LARGEST_STREAM })
     }
 
-    /// Bytes of its text, if they are known before it is read.
+    /// Size of its text in bytes, if known before reading.
     pub fn text_size(&self) -> Option<u64> {
         if self.is_lasting() { self.size().ok() } else { None }
     }
 
-    /// Size in bytes, for ranks that read different parts.
+    /// Size in bytes, for dividing it among ranks.
     fn size(&self) -> Result<u64, DataError> {
         match self {
             Self::File(path) => {
@@ -135,13 +135,13 @@ impl Source {
         }
     }
 
-    /// Opens the source at the first line that starts in `range`, with the place of that line; at the end of `range` if there
-    /// is none.
+    /// Opens the source at the first line that starts in `range`, and returns the position of that line, or the end of
+    /// `range` if there is none.
     pub(super) fn open(&self, range: &Range<u64>) -> Result<(Box<dyn BufRead + Send>, u64), DataError> {
         let before = range.start.saturating_sub(1);
         let mut reader: Box<dyn BufRead + Send> = match self {
             Self::File(path) if !self.is_lasting() || self.is_encoded()? => {
-                // One process alone reads it, from the start.
+                // Only one process reads it, from the start.
                 let text = text::open(path).and_then(text::ahead).map_err(DataError::io(path, "read"))?;
                 debug_assert!(before == 0);
                 text
@@ -166,17 +166,17 @@ impl Source {
         };
         let mut skipped = 0;
         if range.start > 0 {
-            // The rest of the line that starts before.
+            // Skip the rest of the line that starts before.
             let read = reader.by_ref().take(range.end - before).skip_until(b'\n');
             skipped = read.map_err(DataError::io(Path::new(&self.name()), "read"))? as u64;
         }
         Ok((Box::new(Counted(reader)), before + skipped))
     }
 
-    /// Lines that end in the first `bytes` bytes, for messages.
+    /// Number of lines that end in the first `bytes` bytes, for messages.
     pub(super) fn lines_before(&self, bytes: u64) -> Result<u64, DataError> {
         if bytes == 0 {
-            // A pipe cannot be read again.
+            // A pipe cannot be read a second time.
             return Ok(0);
         }
         let mut reader = self.open(&(0..u64::MAX))?.0.take(bytes);
@@ -193,12 +193,12 @@ impl Source {
 pub(super) struct Part {
     /// Index of the source.
     pub(super) source: usize,
-    /// Bytes of the source where it begins.
+    /// Byte range of the source in which it begins.
     pub(super) bytes: Range<u64>,
 }
 
 impl Part {
-    /// Bytes of a part; of a few documents in tests.
+    /// Bytes of a part; small in tests, so that a part has few documents.
     pub(super) const BYTES: u64 = if cfg!(test) { 300 } else { 1 << 20 };
 
     /// Parts of `sources` in order, and the sizes of the sources.
@@ -212,11 +212,11 @@ impl Part {
     }
 }
 
-/// Files of a list of paths, in its order; a path whose last part contains `*` or `?` is a pattern, whose files are sorted by
-/// name. Repeated files are dropped.
+/// Expands a list of paths, in its order; a path whose last component contains `*` or `?` is a pattern, whose files are
+/// sorted by name. Repeated files are dropped.
 ///
 /// # Errors
-/// [`DataError::Missing`] for a path or a pattern without a file.
+/// [`DataError::Missing`] for a path or pattern that matches no file.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<Source>, DataError> {
     let mut found: Vec<PathBuf> = Vec::new();
     for path in paths {
@@ -256,7 +256,7 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<Source>, DataError> {
 /// True if `pattern` matches all of `name`; `*` is any run of bytes and `?` one byte.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Backtracking: the last star, and the bytes of the name that it has taken.
+    // Backtracking: the last star, and the bytes of the name that it matches.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         if p < pattern.len() && pattern[p] == b'*' {
@@ -305,7 +305,7 @@ mod tests {
         let mut text = String::new();
         source.open(&(0..u64::MAX)).unwrap().0.read_to_string(&mut text).unwrap();
         assert_eq!(source.text_size(), Some(text.len() as u64));
-        // Other tests read as well.
+        // Other tests read at the same time.
         assert!(bytes_read() - before >= 8 && text == "one\ntwo\n", "{text}");
     }
 

@@ -1,11 +1,11 @@
 //! Assignment of documents to the training or the held-out side.
 //!
 //! Held-out document number k is drawn from the documents `[k / f, (k + 1) / f)` in corpus order, for the share f: one in ten
-//! consecutive documents for f = 0.1. So every contiguous region of the corpus contributes its share to within one document,
-//! in one pass.
+//! consecutive documents for f = 0.1. In one pass, every contiguous region of the corpus therefore contributes its share, to
+//! within one document.
 //!
-//! Copies of a document (equal up to case, punctuation and white space) follow the first one and are not counted, so no
-//! document is on both sides. Limits: documents that share a part of their text are different documents.
+//! Copies of a document (ignoring case, punctuation and white space) go to the side of the first one and are not
+//! counted, so no document is on both sides. Limits: documents that share a part of their text are different documents.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ impl Side {
 #[derive(Clone, Debug)]
 pub struct Splitter {
     settings: SplitSettings,
-    /// Sides of the documents seen, by content hash.
+    /// Sides of earlier documents, by content hash.
     seen: HashMap<u64, Side>,
     /// First document after this block, and the chosen document.
     block_end: u64,
@@ -55,7 +55,7 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// A splitter before the first document.
+    /// Creates a splitter before the first document.
     pub fn new(settings: &SplitSettings) -> Self {
         Self {
             settings: settings.clone(),
@@ -68,12 +68,12 @@ impl Splitter {
         }
     }
 
-    /// A splitter for a corpus of fewer distinct documents than one block holds: one of them is held out.
+    /// Splitter for a corpus with fewer distinct documents than one block: one of them is held out.
     pub(crate) fn for_few_documents(settings: &SplitSettings, distinct: u64) -> Self {
         Self { first_block: Some(distinct), ..Self::new(settings) }
     }
 
-    /// The side of the next document, whose [`content_hash`](super::corpus::Document::content_hash) is `hash`.
+    /// Returns the side of the next document, whose [`content_hash`](super::corpus::Document::content_hash) is `hash`.
     pub fn assign(&mut self, hash: u64) -> Side {
         if let Some(&side) = self.seen.get(&hash) {
             self.duplicates += 1;
@@ -85,12 +85,12 @@ impl Splitter {
         side
     }
 
-    /// Copies of earlier documents.
+    /// Number of copies of earlier documents.
     pub(crate) fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Distinct documents.
+    /// Number of distinct documents.
     pub(crate) fn distinct(&self) -> u64 {
         self.seen.len() as u64
     }
@@ -136,7 +136,7 @@ mod tests {
             for (start, end) in [(0, 3000), (0, 100), (137, 731), (999, 2001), (2900, 3000), (5, 65)] {
                 let expected = share * (end - start) as f64;
                 let found = held_out(&all[start..end]) as f64;
-                // A region cuts two blocks at most.
+                // A region contains parts of at most two blocks.
                 assert!((found - expected).abs() <= 2.0, "share {share}, {start}..{end}: {found}, expected {expected}");
             }
         }

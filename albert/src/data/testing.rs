@@ -1,4 +1,4 @@
-//! Random corpora with a tokenizer that can be read off the text: word `12-7-9` is the pieces 12, 7 and 9.
+//! Random corpora with a trivial tokenizer: the word `12-7-9` is the pieces 12, 7 and 9.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,19 +12,19 @@ use crate::tokenizer::{SpecialIds, TokenizerError};
 
 pub(super) const SPECIALS: SpecialIds = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 3, mask: 4 };
 
-/// Pieces 0 to 4 are special; of the others the even ones begin a word.
+/// Pieces 0 to 4 are special; of the rest, the even ones begin a word.
 pub(super) fn vocabulary(size: usize) -> Vocabulary {
     Vocabulary::new((0..size).map(|id| id % 2 == 0).collect(), SPECIALS, b"numbers").unwrap()
 }
 
-/// The tokenizer of this module; whatever is not a number gives nothing.
+/// The tokenizer of this module; anything but numbers is skipped.
 pub(super) fn encode(text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
     ids.extend(text.split_whitespace().flat_map(|word| word.split('-')).filter_map(|piece| piece.parse::<u32>().ok()));
     Ok(())
 }
 
-/// A random word of a vocabulary of `size` pieces; 1 to 4 pieces, as often as in English under 8,000 pieces (measured with
-/// SentencePiece on public-domain prose: 90.6, 7.1, 1.3 and 1.0 %).
+/// A random word of a vocabulary of `size` pieces; 1 to 4 pieces, with the frequencies of English under 8,000 pieces
+/// (measured with SentencePiece on public-domain prose: 90.6, 7.1, 1.3 and 1.0 %).
 pub(super) fn word(size: u32, stream: &mut Stream, out: &mut String) {
     let pieces = match stream.below(1000) {
         0..906 => 1,
@@ -38,7 +38,7 @@ pub(super) fn word(size: u32, stream: &mut Stream, out: &mut String) {
     }
 }
 
-/// `documents` documents of 1 to `most_sentences` sentences of 1 to `most_words` words.
+/// `documents` documents of at most `most_sentences` sentences of at most `most_words` words.
 pub(super) fn text(seed: u64, size: u32, documents: u32, most_sentences: u32, most_words: u32) -> String {
     let mut out = String::new();
     for document in 0..documents {
@@ -77,7 +77,7 @@ pub(super) fn build_in(folder: &Path, texts: &[&str], vocabulary: &Vocabulary) -
     try_build(folder, texts, &CorpusSettings::default(), &SplitSettings::default(), vocabulary).unwrap()
 }
 
-/// The training side of `text`, with next to nothing held out.
+/// The training side of `text`, with almost nothing held out.
 pub(super) fn shards(text: &str, vocabulary: &Vocabulary) -> Arc<Shards> {
     let folder = tempfile::tempdir().unwrap();
     let split = SplitSettings { held_out: 0.0, ..Default::default() };

@@ -1,4 +1,4 @@
-//! Properties of a tokenizer that the data path uses.
+//! Tokenizer properties that the data path uses.
 
 use std::hash::Hasher as _;
 
@@ -12,14 +12,14 @@ use crate::tokenizer::{SpecialIds, Tokenizer};
 pub struct Vocabulary {
     word_start: Vec<bool>,
     specials: SpecialIds,
-    /// The special ids, sorted and without repetition.
+    /// Special ids, sorted and without repetition.
     sorted_specials: Vec<u32>,
     fingerprint: u64,
 }
 
 impl Vocabulary {
-    /// A vocabulary of `word_start.len()` pieces: `word_start[id]` is whether piece `id` starts a word. `content` identifies
-    /// the tokenizer, such as the bytes of its file; the fingerprint covers it and everything else.
+    /// Creates a vocabulary of `word_start.len()` pieces: `word_start[id]` is true if piece `id` starts a word. `content`
+    /// identifies the tokenizer, such as the bytes of its file; the fingerprint covers it and everything else.
     ///
     /// # Errors
     /// [`DataError::Setting`] if a special id is not below the vocabulary size, or if all pieces are special.
@@ -45,7 +45,7 @@ impl Vocabulary {
         Ok(Self { word_start, specials, sorted_specials, fingerprint: hash.finish() })
     }
 
-    /// The vocabulary of `tokenizer`.
+    /// Vocabulary of `tokenizer`.
     ///
     /// # Errors
     /// [`DataError::Setting`] if all its pieces are special.
@@ -70,12 +70,12 @@ impl Vocabulary {
         self.specials
     }
 
-    /// Equal for equal tokenizers.
+    /// Fingerprint, equal for equal tokenizers.
     pub(crate) fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// The `index`-th piece that is not special, `index` below [`ordinary`](Self::ordinary).
+    /// The `index`-th piece that is not special; `index` is below [`ordinary`](Self::ordinary).
     #[inline]
     pub(super) fn nth_ordinary(&self, index: u32) -> u32 {
         self.sorted_specials.iter().fold(index, |id, &special| if id >= special { id + 1 } else { id })

@@ -1,8 +1,8 @@
-//! Words of text files, counted by ranks together.
+//! Word counts of text files, computed by all ranks together.
 //!
-//! A rank counts the lines that start in its parts of a text, and tables of counts are added in pairs of ranks, so the first
-//! rank has that of the text after ⌈log₂ R⌉ additions. Counts are integers, and their order is that of a hash table, which
-//! does not reach the vocabulary. Memory of a rank: its table, one part of the text and one message of another rank.
+//! A rank counts the lines that start in its parts of a text. Tables of counts are added in pairs of ranks, so the first
+//! rank has the table of the whole text after ⌈log₂ R⌉ additions. Counts are integers, and the order of a hash table does
+//! not affect the vocabulary. Memory of a rank: its table, one part of the text and one message of another rank.
 
 use std::io::{BufRead, Read};
 use std::path::Path;
@@ -18,19 +18,19 @@ use super::sources::{Part, Source};
 use crate::ranks::expect_alike;
 use crate::tokenizer::{TrainerConfig, WordCounts};
 
-/// Parts of a rank in a round.
+/// Parts of a rank in one round.
 const PARTS: usize = 16;
 /// Bytes of a message.
 const MESSAGE: usize = 1 << 20;
-/// Name of the exchange.
+/// Name of the messages between ranks.
 const WORDS: &str = "counts of words";
 
-/// Counts the words of `sources`, one sentence a line; complete on the first rank. All ranks of `communicator` call it with
-/// the same values and see the same sources, which must be files or in memory if there are several ranks. Of `corpus`, `field` and
-/// `lossy` are used: bytes that are not UTF-8 are an error, or replaced if `lossy`.
+/// Counts the words of `sources`, one sentence a line; complete on the first rank. All ranks of `communicator` call it with equal
+/// arguments and the same sources, which must be files or in memory if there are several ranks. Only `field` and `lossy` of
+/// `corpus` are used: bytes that are not UTF-8 are an error, or replaced if `lossy`.
 ///
 /// # Errors
-/// A setting of `config` out of range; those of reading and communication; [`DataError::Rank`] on all ranks if one cannot read
+/// A setting of `config` is out of range; reading or communication fails; [`DataError::Rank`] on all ranks if one cannot read
 /// its part.
 pub fn count_words(
     sources: &[Source],
@@ -56,7 +56,7 @@ pub fn count_words(
         "trainer": config,
     });
     expect_alike(communicator, start)?;
-    // Ranks wait for each other after each round, so an error ends all at once, and a rank that stopped is found.
+    // Ranks synchronize after each round, so an error ends all of them at once, and a rank that stopped is found.
     for round in parts.chunks(PARTS * size) {
         let mut mine = round.iter().skip(rank).step_by(size);
         let counted = mine.try_for_each(|part| count_part(sources, part, corpus, config, &mut words));

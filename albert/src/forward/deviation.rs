@@ -1,4 +1,4 @@
-//! Deviation of the tensors of one run from those of another: the cost of a narrower number format.
+//! Deviation of one run's tensors from another's: the error of a narrower number format.
 //!
 //! ```text
 //! greatest   max |a - b|
@@ -11,18 +11,18 @@ use super::NamedTensor;
 /// Deviation of a tensor from its reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deviation {
-    /// The tensor's name.
+    /// Name of the tensor.
     pub name: String,
-    /// The greatest difference of two numbers.
+    /// Maximum absolute difference of two elements.
     pub greatest: f64,
-    /// The length of the difference over the reference's; 0 where both are zero.
+    /// Norm of the difference divided by the reference's; 0 if both are zero.
     pub relative: f64,
-    /// The cosine of the angle between the two; 1 where both are zero.
+    /// Cosine of the angle between the two; 1 if both are zero.
     pub cosine: f64,
 }
 
 impl Deviation {
-    /// Of `values` from `reference`, which are alike in length.
+    /// Deviation of `values` from `reference`, which have equal lengths.
     fn of(name: &str, values: &[f32], reference: &[f32]) -> Self {
         let pairs = || values.iter().zip(reference).map(|(&a, &b)| (f64::from(a), f64::from(b)));
         let sum = |of: fn((f64, f64)) -> f64| pairs().map(of).sum::<f64>();
@@ -35,7 +35,7 @@ impl Deviation {
     }
 }
 
-/// Each tensor of `values` against the one of the same name in `reference`; those that only one side has are left out.
+/// Compares each tensor of `values` with the one of the same name in `reference`; unmatched tensors are skipped.
 pub fn deviations(values: &[NamedTensor], reference: &[NamedTensor]) -> Vec<Deviation> {
     let of = |tensor: &NamedTensor| {
         let other = reference.iter().find(|other| other.name == tensor.name && other.shape == tensor.shape)?;

@@ -5,7 +5,7 @@
 //! {"input_ids": [[2, 51, 3], [2, 88, 3]], "labels": 0}
 //! ```
 //!
-//! Names are those of Hugging Face's forward functions. A list of lists is the choices of one question; a flat list is one.
+//! Names are those of Hugging Face's forward functions. A list of lists contains the choices of one question.
 
 use serde::Deserialize;
 
@@ -37,13 +37,13 @@ pub(super) enum Labels {
     Class(i64),
     /// The target of a regression.
     Number(f64),
-    /// A class or piece for each token, -100 for tokens that do not count; 0 or 1 for each of several labels.
+    /// A class or piece for each token, -100 for ignored tokens; 0 or 1 for each of several labels.
     Tokens(Vec<i64>),
-    /// 0 or 1 for each of several labels, written as `transformers` wants them: 1.0.
+    /// 0 or 1 for each of several labels, in the form that `transformers` requires: 1.0.
     Flags(Vec<f64>),
 }
 
-/// A line as it is written.
+/// A line as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -68,10 +68,10 @@ pub(super) struct Token {
     pub(super) is_seen: bool,
 }
 
-/// An example: token ids, and labels where it has some.
+/// An example: token ids and optional labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
-    /// One row, or one for each choice; all of one length.
+    /// One row, or one for each choice; all have equal lengths.
     pub(super) rows: Vec<Vec<Token>>,
     pub(super) labels: Option<Labels>,
     pub(super) sentence_label: Option<u32>,
@@ -81,15 +81,15 @@ pub struct Example {
     pub(super) is_no_answer: Option<Vec<bool>>,
 }
 
-/// The label of a token that does not count.
+/// Label of an ignored token.
 pub(super) const IGNORED: i64 = -100;
 
 impl Example {
-    /// Reads a line of JSON and holds it against the model.
+    /// Parses a line of JSON and checks it against the model.
     ///
     /// # Errors
-    /// The line is no JSON of this form, lists differ in length, or a number is beyond what the model has. The message
-    /// does not name the line; the caller knows it.
+    /// The line is not JSON of this form, lists differ in length, or a number is out of the model's range. The message
+    /// does not name the line; the caller adds it.
     pub fn from_json(line: &str, config: &AlbertConfig) -> Result<Self, InferenceError> {
         let line: Line =
             serde_json::from_str(line).map_err(|error| InferenceError::Input(format!("not as expected: {error}")))?;
@@ -151,10 +151,10 @@ impl Example {
         })
     }
 
-    /// A line from ids alone.
+    /// Creates an example from ids alone.
     ///
     /// # Errors
-    /// There are none, or more than the model has positions, or one is beyond its vocabulary.
+    /// `ids` is empty or longer than the model's positions, or an id is beyond its vocabulary.
     pub fn from_ids(ids: &[u32], segments: &[u32], config: &AlbertConfig) -> Result<Self, InferenceError> {
         Self::from_json(&serde_json::json!({ "input_ids": ids, "token_type_ids": segments }).to_string(), config)
     }
@@ -165,7 +165,7 @@ impl Example {
     }
 }
 
-/// The rows of `name` where they have the shape of `ids`.
+/// Returns the rows of `name`, which must have the shape of `ids`.
 fn beside(name: &str, rows: Option<Rows>, ids: &[Vec<i64>]) -> Result<Option<Vec<Vec<i64>>>, InferenceError> {
     let Some(rows) = rows.map(Rows::into_rows) else { return Ok(None) };
     if rows.len() == ids.len() && rows.iter().zip(ids).all(|(row, ids)| row.len() == ids.len()) {

@@ -1,4 +1,4 @@
-//! A model on the simulated GPU: the same tensors, loss and gradients as on the processor.
+//! A model on the simulated GPU: the same tensors, loss and gradients as on the CPU.
 
 use engine::{Cpu, Device, Isa};
 
@@ -29,7 +29,7 @@ fn gradients_on_a_gpu_are_those_of_the_processor() {
     let run = |device: Device| {
         let mut forward = Forward::load(folder.path(), device).unwrap();
         let example = Example::from_json(line, forward.model().config()).unwrap();
-        // Twice: gradients are summed over examples.
+        // Run twice: gradients are summed over examples.
         forward.run(&example, selection).unwrap();
         let mut all = forward.run(&example, selection).unwrap();
         all.extend(forward.gradients().unwrap());
@@ -43,10 +43,10 @@ fn gradients_on_a_gpu_are_those_of_the_processor() {
     let mut gradients = 0;
     for (cpu, gpu) in cpu.iter().zip(&gpu) {
         assert_eq!((&cpu.name, &cpu.shape), (&gpu.name, &gpu.shape));
-        // A softmax does not see what is added to all its scores: the gradient of a key's bias is zero but for rounding.
+        // A constant added to all scores does not change a softmax: the gradient of a key's bias is zero except for rounding.
         let scale = if cpu.name.ends_with("key.bias") { greatest } else { most(&cpu.values) };
         let off = cpu.values.iter().zip(&gpu.values).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
-        // The order of sums differs; the bound is that of the engine's comparison of layers.
+        // The order of sums differs; the bound is the one used by the engine's comparison of layers.
         assert!(off <= 0.5f32.powi(18) * scale, "{}: off by {off:e} of {scale:e}", cpu.name);
         gradients += usize::from(cpu.name.starts_with("grad.") && scale > 0.0);
     }

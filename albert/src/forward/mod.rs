@@ -10,11 +10,11 @@
 //! loss                  []           where the example has labels
 //! ```
 //!
-//! With C choices hidden, attention and pooled have C as first dimension. Dropout is off. Tokens that an
-//! attention mask hides are no keys and still have rows, as in Hugging Face's classes; their outputs mean nothing.
+//! With C choices, hidden, attention and pooled have C as first dimension. Dropout is off. As in Hugging Face's
+//! classes, tokens hidden by an attention mask are not keys but still have rows, whose outputs are meaningless.
 //!
-//! The loss is that of the example alone: means over its labeled tokens, sums of a model's several losses 1:1, spans
-//! (start + end) / 2. [`Forward::gradients`] are those of the sum of the losses of all examples since the start.
+//! The loss is that of the example alone: means over its labeled tokens, the unweighted sum of several losses, (start
+//! + end) / 2 for spans. [`Forward::gradients`] are those of the sum of the losses of all examples so far.
 
 mod deviation;
 mod example;
@@ -36,14 +36,14 @@ pub use deviation::{Deviation, deviations};
 pub use example::Example;
 use example::{IGNORED, Labels, Token};
 
-/// Tensors to return beside the outputs of the heads and the last hidden state.
+/// Tensors to return in addition to the outputs of the heads and the last hidden state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputSelection {
     /// All hidden states.
     pub layers: bool,
     /// Attention probabilities.
     pub attention: bool,
-    /// The loss; an example without labels is refused.
+    /// The loss; an example without labels is an error.
     pub loss: bool,
     /// Gradients of the loss.
     pub gradients: bool,
@@ -52,9 +52,9 @@ pub struct OutputSelection {
 /// A tensor by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedTensor {
-    /// Name.
+    /// Name, as listed in the module.
     pub name: String,
-    /// Shape.
+    /// Shape, as listed in the module.
     pub shape: Vec<usize>,
     /// Elements, row by row.
     pub values: Vec<f32>,
@@ -73,7 +73,7 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Loads the model in `folder` with every head that it has.
+    /// Loads the model in `folder` with all its heads.
     ///
     /// # Errors
     /// A file is missing or damaged.
@@ -94,7 +94,7 @@ impl Forward {
         })
     }
 
-    /// The model.
+    /// Model that runs the examples.
     pub fn model(&self) -> &Model {
         &self.loaded.model
     }
@@ -109,7 +109,7 @@ impl Forward {
         &self.folder
     }
 
-    /// Loaded tensors, and those of the file that the model does not use.
+    /// Loaded tensors, and tensors of the file that the model does not use.
     pub fn report(&self) -> &LoadReport {
         &self.report
     }
@@ -119,7 +119,7 @@ impl Forward {
         self.loaded.workspace.profile()
     }
 
-    /// Sets the precision from now on; gradients of int8 are those in f32.
+    /// Sets the precision of later calls; the gradients of int8 are computed in f32.
     ///
     /// # Errors
     /// A weight exceeds the range of bf16, or the device does not have the precision.
@@ -127,10 +127,10 @@ impl Forward {
         Ok(self.loaded.set_precision(precision)?)
     }
 
-    /// Runs `example`; its gradients are added to those of the examples before.
+    /// Runs `example`; its gradients are added to those of earlier examples.
     ///
     /// # Errors
-    /// Labels are required and missing or do not fit the model's heads, an output is not finite, or the engine failed.
+    /// Labels are required but missing, or do not fit the model's heads, an output is not finite, or the engine failed.
     pub fn run(&mut self, example: &Example, selection: OutputSelection) -> Result<Vec<NamedTensor>, InferenceError> {
         let problem_type = self.problem_type;
         let Self { loaded: LoadedModel { model, params, workspace }, gradients, .. } = self;
@@ -174,7 +174,7 @@ impl Forward {
     /// Gradients of the sum of all losses so far, as `grad.` and the parameter's name in the file.
     ///
     /// # Errors
-    /// The GPU that they are on failed.
+    /// The GPU that computed them failed.
     pub fn gradients(&self) -> Result<Vec<NamedTensor>, InferenceError> {
         let flat = self.gradients.elements()?;
         let of = |(id, name): (engine::ParamId, &String)| NamedTensor {
@@ -188,19 +188,19 @@ impl Forward {
 
 /// Tokens that have a label.
 struct Labeled {
-    /// Their rows among the T tokens, rising.
+    /// Their rows among the T tokens, in ascending order.
     rows: Vec<u32>,
     labels: Vec<u32>,
 }
 
-/// One example on its way through the model.
+/// State of one example while it runs.
 struct Pass<'a, 'w> {
     tape: &'a Tape<'w>,
     model: &'a Model,
     example: &'a Example,
     inputs: Inputs,
     cu_seqlens: Vec<u32>,
-    /// Row of each token of the example: tokens that a mask hides come after the rest of their row.
+    /// Row of each token of the example: masked tokens come after the rest of their row.
     row_of: Vec<u32>,
     /// The encoder's output.
     x: Option<Var>,
@@ -236,13 +236,13 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(Self { tape, model, example, inputs, cu_seqlens, row_of, x: None, out: Vec::new() })
     }
 
-    /// Keeps `value` as it is, under `shape`.
+    /// Stores `value` unchanged, under `shape`.
     fn keep(&mut self, name: &str, shape: Vec<usize>, value: &Var) -> Result<(), EngineError> {
         self.out.push(NamedTensor { name: name.to_owned(), shape, values: value.value().to_vec()? });
         Ok(())
     }
 
-    /// Keeps rows `[T, width]` in the order of the example; `width` is left out where it is none.
+    /// Stores rows `[T, width]` in the order of the example; `None` omits the second dimension.
     fn keep_tokens(&mut self, name: &str, width: Option<usize>, value: &Var) -> Result<(), EngineError> {
         let (rows, step) = (value.value().to_vec()?, width.unwrap_or(1));
         let values = self.row_of.iter().flat_map(|&row| rows[row as usize * step..][..step].iter().copied()).collect();
@@ -253,7 +253,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(())
     }
 
-    /// The first dimension of a line of several choices.
+    /// First dimension for an example of several choices.
     fn rows(&self) -> Vec<usize> {
         Some(self.example.rows.len()).filter(|&rows| rows > 1).into_iter().collect()
     }
@@ -301,7 +301,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         self.x.clone().expect("the encoder ran first")
     }
 
-    /// p `[B, H]`, kept at its first use.
+    /// Pooler output p `[B, H]`, stored at its first use.
     fn pooled(&mut self) -> Result<Option<Var>, InferenceError> {
         let Some(pooler) = self.model.pooler() else { return Ok(None) };
         let pooled = pooler.forward(self.tape, &self.x(), &self.inputs.first_tokens)?;
@@ -313,7 +313,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(Some(pooled))
     }
 
-    /// The heads of pre-training; gives their losses.
+    /// Runs the pre-training heads and returns their losses.
     fn pretraining(&mut self) -> Result<Vec<Var>, InferenceError> {
         let (tape, model, x) = (self.tape, self.model, self.x());
         let mut losses = Vec::new();
@@ -340,7 +340,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(losses)
     }
 
-    /// The tokens that are labeled, in the order of their rows.
+    /// Labeled tokens, in the order of their rows.
     fn token_labels(&self, classes: usize) -> Result<Option<Labeled>, InferenceError> {
         let Some(Labels::Tokens(labels)) = &self.example.labels else { return Ok(None) };
         if labels.len() != self.row_of.len() {
@@ -359,7 +359,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok((!labeled.is_empty()).then_some(Labeled { rows, labels }))
     }
 
-    /// The head of the task; gives its loss.
+    /// Runs the task head and returns its loss.
     fn task(&mut self, problem_type: Option<ProblemType>) -> Result<Option<Var>, InferenceError> {
         let (tape, x) = (self.tape, self.x());
         let Some(task) = self.model.task() else { return Ok(None) };
@@ -406,7 +406,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         }
     }
 
-    /// The loss of the scores z `[1, n]` of a sequence, as the model's `problem_type` has it.
+    /// Loss of the scores z `[1, n]` of a sequence, according to the model's `problem_type`.
     fn sequence_loss(&self, z: &Var, problem_type: Option<ProblemType>) -> Result<Option<Var>, InferenceError> {
         let (tape, n) = (self.tape, z.shape()[1]);
         let Some(labels) = &self.example.labels else { return Ok(None) };
@@ -470,7 +470,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         let mask = SquadV2Head::mask(tape, &hidden)?;
         let start = head.start_logits(tape, &x, &mask)?;
         let span = self.span()?;
-        // Without a label, the end is that of the likeliest start.
+        // Without a label, the end is conditioned on the most probable start.
         let from = match (&span, self.example.span) {
             (Some(_), Some([token, _])) => self.row_of[token as usize],
             _ => greatest(&start.value().to_vec()?),

@@ -1,4 +1,4 @@
-//! Masked language modeling: the encoder's output at the masked positions back to pieces.
+//! Masked language modeling: predicts pieces from the encoder's output at the masked positions.
 
 use engine::nn::{LayerNorm, Linear, Module};
 use engine::ops::{self, CrossEntropyOutput};
@@ -6,7 +6,7 @@ use engine::{EngineError, Init, ParamId, ParamScope, Tape, Var};
 
 use crate::config::AlbertConfig;
 
-/// Dense H → E, activation, LayerNorm, then the word embeddings as decoder with a bias of its own.
+/// Dense H → E, activation, LayerNorm, then the word embeddings as decoder with a separate bias.
 #[derive(Clone, Debug)]
 pub struct MlmHead {
     dense: Linear,
@@ -17,7 +17,7 @@ pub struct MlmHead {
 }
 
 impl MlmHead {
-    /// A head whose decoder is the table `words` `[V, E]`.
+    /// Creates a head whose decoder is the table `words` `[V, E]`.
     pub(crate) fn new(scope: &mut ParamScope<'_>, config: &AlbertConfig, words: ParamId) -> Result<Self, EngineError> {
         let e = config.embedding_size;
         Ok(Self {
@@ -29,10 +29,10 @@ impl MlmHead {
         })
     }
 
-    /// h `[M, E]` at `positions` `[M]` of the encoder's output `[T, H]`.
+    /// Computes h `[M, E]` at `positions` `[M]` of the encoder's output `[T, H]`.
     ///
     /// # Errors
-    /// A position is no token, or the engine failed.
+    /// A position is out of range, or the engine failed.
     pub fn hidden(&self, tape: &Tape<'_>, x: &Var, positions: &Var) -> Result<Var, EngineError> {
         let x = ops::gather_rows(tape, x, positions)?; // [M, H]
         let h = self.dense.forward(tape, &x)?; // [M, E]
@@ -40,10 +40,10 @@ impl MlmHead {
         self.norm.forward(tape, &h)
     }
 
-    /// The loss of `labels` `[M]` at `positions` `[M]`, divided by `denominator`.
+    /// Loss of `labels` `[M]` at `positions` `[M]`, divided by `denominator`.
     ///
     /// # Errors
-    /// A position is no token, a label is no piece, or the engine failed.
+    /// A position or label is out of range, or the engine failed.
     pub fn loss(
         &self,
         tape: &Tape<'_>,
@@ -56,10 +56,10 @@ impl MlmHead {
         ops::projected_cross_entropy(tape, &h, self.decoder, self.bias, labels, denominator)
     }
 
-    /// The logits `[M, V]` at `positions` `[M]`: for filling masks, not for training.
+    /// Logits `[M, V]` at `positions` `[M]`: for filling masks, not for training.
     ///
     /// # Errors
-    /// A position is no token, or the engine failed.
+    /// A position is out of range, or the engine failed.
     pub fn logits(&self, tape: &Tape<'_>, x: &Var, positions: &Var) -> Result<Var, EngineError> {
         let h = self.hidden(tape, x, positions)?;
         ops::linear(tape, &h, self.decoder, Some(self.bias))

@@ -15,10 +15,10 @@ impl Pooler {
         Ok(Self { dense: Linear::new(scope, h, h)? })
     }
 
-    /// p `[B, H]` of the encoder's output `[T, H]`; `first_tokens` `[B]` are the rows of the `[CLS]` tokens.
+    /// Computes p `[B, H]` from the encoder's output `[T, H]`; `first_tokens` `[B]` are the rows of the `[CLS]` tokens.
     ///
     /// # Errors
-    /// A row is no token, or the engine failed.
+    /// A row is out of range, or the engine failed.
     pub fn forward(&self, tape: &Tape<'_>, x: &Var, first_tokens: &Var) -> Result<Var, EngineError> {
         let x = ops::gather_rows(tape, x, first_tokens)?;
         let p = self.dense.forward(tape, &x)?;
@@ -37,7 +37,7 @@ impl SentenceHead {
         Ok(Self { classifier: Linear::new(&mut scope.scope("classifier"), h, 2)? })
     }
 
-    /// Logits `[B, 2]` of the pooler's output `[B, H]`.
+    /// Logits `[B, 2]` from the pooler's output `[B, H]`.
     ///
     /// # Errors
     /// The engine failed.
@@ -45,7 +45,7 @@ impl SentenceHead {
         self.classifier.forward(tape, pooled)
     }
 
-    /// The loss of `labels` `[B]`, divided by `denominator`.
+    /// Loss of `labels` `[B]`, divided by `denominator`.
     ///
     /// # Errors
     /// A label is neither 0 nor 1, or the engine failed.

@@ -1,10 +1,10 @@
-//! Start and end of an answer: two logits a token.
+//! Start and end of an answer: two logits per token.
 
 use engine::nn::{Linear, Module};
 use engine::ops::{self, CrossEntropyOutput, Sequences};
 use engine::{EngineError, ParamScope, Tape, Var};
 
-/// Two logits a token: the answer's first and its last.
+/// Two logits per token, for the first and the last token of the answer.
 #[derive(Clone, Debug)]
 pub struct SpanHead {
     outputs: Linear,
@@ -15,7 +15,7 @@ impl SpanHead {
         Ok(Self { outputs: Linear::new(scope, h, 2)? })
     }
 
-    /// Start and end logits `[T]` each, of the encoder's output `[T, H]`.
+    /// Start and end logits, `[T]` each, from the encoder's output `[T, H]`.
     ///
     /// # Errors
     /// The engine failed.
@@ -24,7 +24,7 @@ impl SpanHead {
         Ok([column(tape, &z, 0)?, column(tape, &z, 1)?])
     }
 
-    /// (start + end) / 2 of `starts` and `ends` `[B]`, token indices within each sequence, divided by `denominator`.
+    /// Loss (start + end) / 2 of `starts` and `ends` `[B]`, token indices within each sequence, divided by `denominator`.
     ///
     /// # Errors
     /// An index is beyond its sequence, or the engine failed.

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `hidden` is 1 for tokens that cannot be an answer (the question, `[SEP]`), 0 for the paragraph and `[CLS]`. In training
-//! x_start is the gold start; in use it is each of the best starts in turn. a is high where there is no answer.
-//! The tanh of `end` and `answer` and the missing bias of a1 are the released code's (`squad_utils.py`); Hugging Face has
-//! no such head.
+//! x_start is the gold start; in inference it is each of the best starts in turn. a is high if there is no answer. The
+//! tanh of `end` and `answer` and the missing bias of a1 are from the released code (`squad_utils.py`); Hugging Face does
+//! not have this head.
 
 use engine::nn::{LayerNorm, Linear, Module};
 use engine::ops::{self, Dropout, Sequences, Transpose};
@@ -50,7 +50,7 @@ impl SquadV2Head {
         Ok(Self { start, end_dense, end_norm, end, answer_dense, answer, dropout_rate })
     }
 
-    /// The mask that [`start_logits`](Self::start_logits) and [`end_logits`](Self::end_logits) add: `is_hidden[t]` for
+    /// Mask added by [`start_logits`](Self::start_logits) and [`end_logits`](Self::end_logits): `is_hidden[t]` for
     /// each of the T tokens.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl SquadV2Head {
         tape.input([values.len()], &values)
     }
 
-    /// s `[T]` of the encoder's output `[T, H]`.
+    /// Start logits s `[T]` from the encoder's output `[T, H]`.
     ///
     /// # Errors
     /// The engine failed.
@@ -69,10 +69,10 @@ impl SquadV2Head {
         ops::add(tape, &column(tape, &z, 0)?, mask)
     }
 
-    /// e `[T]`; `start_rows` `[T]` names, for each token, the row of its sequence's start.
+    /// End logits e `[T]`; `start_rows` `[T]` is, for each token, the row of its sequence's start.
     ///
     /// # Errors
-    /// A row is no token, or the engine failed.
+    /// A row is out of range, or the engine failed.
     pub fn end_logits(&self, tape: &Tape<'_>, x: &Var, start_rows: &Var, mask: &Var) -> Result<Var, EngineError> {
         let starts = ops::gather_rows(tape, x, start_rows)?;
         let h = self.end_dense.forward(tape, &ops::concat(tape, &[x, &starts], 1)?)?;
@@ -81,8 +81,8 @@ impl SquadV2Head {
         ops::add(tape, &column(tape, &z, 0)?, mask)
     }
 
-    /// a `[B]` from s: high where there is no answer. `offsets` `[B + 1]` are where the sequences begin, `dropout` is the
-    /// key of the masks.
+    /// Answer logits a `[B]` from s, high if there is no answer. `offsets` `[B + 1]` are the starts of the sequences,
+    /// `dropout` is the key of the masks.
     ///
     /// # Errors
     /// The engine failed.
@@ -93,8 +93,8 @@ impl SquadV2Head {
         offsets: &[u32],
         dropout: Option<u64>,
     ) -> Result<Var, EngineError> {
-        // A row for each sequence, in which the tokens of the others are hidden: the operations are then as many for any
-        // batch, as planned memory wants it.
+        // One row per sequence, in which the tokens of all other sequences are hidden: the number of operations is then
+        // the same for any batch, as the memory planner requires.
         let (tokens, count) = (x.shape()[0], offsets.len() - 1);
         let mut others = vec![NEVER; count * tokens];
         for (row, pair) in others.chunks_exact_mut(tokens).zip(offsets.windows(2)) {
@@ -113,7 +113,7 @@ impl SquadV2Head {
         column(tape, &z, 0)
     }
 
-    /// The loss of `starts` and `ends` `[B]` (indices within each sequence) and `is_impossible` `[B]` (0 or 1), divided by
+    /// Loss of `starts` and `ends` `[B]` (indices within each sequence) and `is_impossible` `[B]` (0 or 1), divided by
     /// `denominator`.
     ///
     /// # Errors

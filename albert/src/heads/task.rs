@@ -1,14 +1,14 @@
-//! Heads of tasks: a linear map of the pooled token or of every token.
+//! Task heads: a linear map of the pooled token or of every token.
 //!
 //! ```text
 //! Sequence   z = dropout(p)·Wᵀ + b      [B, n]   loss = Σ nll / denominator; n = 1: mean (z - y)²
-//! Token      z = dropout(x)·Wᵀ + b      [T, n]   loss over the labeled tokens alone
+//! Token      z = dropout(x)·Wᵀ + b      [T, n]   loss over labeled tokens only
 //! Choice     z = dropout(p)·Wᵀ + b      [C]      one score a choice, softmax over the choices of each example
 //! Span       z = x·Wᵀ + b               [T, 2]   softmax over the tokens of each sequence, one for the start, one for the
 //!                                                end; loss = (start + end) / 2
 //! ```
 //!
-//! p is the pooler's output. Dropout is `classifier_dropout_prob` and is drawn in training alone; spans have none.
+//! p is the pooler's output. Dropout is `classifier_dropout_prob` and is applied only in training; spans have none.
 //! Sources: Devlin et al. 2019, section 4; the released code and Hugging Face's classes, which agree.
 
 use engine::nn::{Linear, Module};
@@ -18,10 +18,10 @@ use engine::{EngineError, ParamBuilder, Tape, Var};
 use super::{SITE, SpanHead, SquadV2Head};
 use crate::config::{AlbertConfig, TaskHead};
 
-/// The head of a task.
+/// Head of a task.
 #[derive(Clone, Debug)]
 pub enum Task {
-    /// Labels of sequences, or one number for each.
+    /// Labels of sequences, or one score for each.
     Sequence(Classifier),
     /// Labels of tokens.
     Token(Classifier),
@@ -58,7 +58,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// z `[M, n]` of rows `[M, H]`: pooled tokens, or all. `dropout` is the key of the masks; `None` drops nothing.
+    /// Logits z `[M, n]` of rows `[M, H]`: pooled tokens, or all. `dropout` is the key of the masks; `None` drops nothing.
     ///
     /// # Errors
     /// The engine failed.
@@ -67,7 +67,7 @@ impl Classifier {
         self.map.forward(tape, &x)
     }
 
-    /// The score of every row as one vector `[M]`, for a head of one label: regression and choices.
+    /// Scores of all rows as one vector `[M]`, for a head of one label: regression and choices.
     ///
     /// # Errors
     /// The head has more labels, or the engine failed.

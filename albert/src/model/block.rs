@@ -1,4 +1,4 @@
-//! A block: weights, sizes and dropouts.
+//! A block of the encoder: weights, sizes and dropouts.
 
 use engine::nn::{LayerNorm, Linear};
 use engine::ops::{self, Dropout, EncoderLayer, LayerParams, Recompute};
@@ -6,7 +6,7 @@ use engine::{EngineError, ParamScope};
 
 use crate::config::AlbertConfig;
 
-/// The weights of the first half of a block.
+/// Weights of the attention half of a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AttentionWeights {
     pub(super) query: Linear,
@@ -16,7 +16,7 @@ pub(super) struct AttentionWeights {
     pub(super) norm: LayerNorm,
 }
 
-/// The weights of the second half.
+/// Weights of the feed-forward half.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FfnWeights {
     pub(super) ffn: Linear,
@@ -28,7 +28,7 @@ impl AttentionWeights {
     pub(super) fn new(scope: &mut ParamScope<'_>, config: &AlbertConfig) -> Result<Self, EngineError> {
         let h = config.hidden_size;
         let mut scope = scope.scope("attention");
-        // Together they are one [3H, H] projection.
+        // Contiguous, so that they form one [3H, H] projection.
         let [query, key, value] = Linear::contiguous(&mut scope, ["query", "key", "value"], h, h)?;
         let dense = Linear::new(&mut scope.scope("dense"), h, h)?;
         let norm = LayerNorm::new(&mut scope.scope("LayerNorm"), h, config.layer_norm_eps as f32)?;
@@ -46,7 +46,7 @@ impl FfnWeights {
     }
 }
 
-/// A block as it runs.
+/// A block in execution order, with its weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Block {
     pub(super) attention: AttentionWeights,
@@ -116,11 +116,11 @@ impl Shape {
         }
     }
 
-    /// The dropouts of block number `at`: every use of a shared layer has masks of its own.
+    /// Dropouts of block number `at`: every use of a shared layer has different masks.
     pub(super) fn dropout(&self, at: usize, seed: Option<u64>) -> BlockDropout {
         let site = |offset: u64, rate: f32| {
             let seed = seed.filter(|_| rate > 0.0)?;
-            // Site 0 is the embeddings'.
+            // Site 0 belongs to the embeddings.
             Some(Dropout { seed, site: 1 + 3 * at as u64 + offset, rate })
         };
         BlockDropout {

@@ -1,6 +1,6 @@
-//! A block of small operations: the reference for tests of the fused operation.
+//! A block composed of small operations: the reference for tests of the fused operation.
 //!
-//! One sequence after another, every score in memory: 4·A·S² bytes a sequence and block. For reading and for tests.
+//! Sequences are computed one by one, with all scores in memory: 4·A·S² bytes a sequence and block. For reading and for tests.
 
 use engine::nn::Module;
 use engine::ops::{self, Dropout, Transpose};
@@ -10,7 +10,7 @@ use super::Inputs;
 use super::block::{AttentionWeights, Block, BlockDropout, Shape};
 use std::ops::Range;
 
-/// Added to the scores of hidden keys: their probabilities are 0 in f32.
+/// Added to the scores of hidden keys: their probabilities become 0 in f32.
 const HIDDEN: f32 = -1e9;
 
 /// One block over `x` `[T, H]`.
@@ -45,7 +45,7 @@ pub(super) fn block(
     ops::layer_norm_residual(tape, &f, &y, weights.ffn.norm)
 }
 
-/// softmax(q·kᵀ/√D) `[A, S, S]` of each sequence, hidden keys having probability 0.
+/// Computes softmax(q·kᵀ/√D) `[A, S, S]` of each sequence, with probability 0 for hidden keys.
 pub(super) fn probabilities(
     tape: &Tape<'_>,
     x: &Var,
@@ -69,8 +69,8 @@ pub(super) fn probabilities(
     inputs.rows().enumerate().map(of_sequence).collect()
 }
 
-/// Dropout of `[A, S, S]` probabilities. The fused operation numbers the rows of its mask token · A + head; so does this
-/// within a sequence; sequences differ in the site: masks of the first sequence are the same in both.
+/// Dropout of `[A, S, S]` probabilities. The mask row is token · A + head as in the fused operation, but the token
+/// counts within a sequence and sequences differ in the site: only the masks of the first sequence are equal in both.
 fn drop_probabilities(
     tape: &Tape<'_>,
     probabilities: &Var,

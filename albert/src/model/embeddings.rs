@@ -1,11 +1,11 @@
-//! Ids to the encoder's input.
+//! Embeddings: token ids to the encoder's input.
 //!
 //! ```text
 //! x = map(dropout(LayerNorm_E(word[id] + segment[s] + position[p])))      [T, H]
 //! ```
 //!
-//! Tables have width E, far below H: V·E + E·H parameters instead of V·H (Lan et al. 2020, section 3.1). The map has no
-//! activation, no LayerNorm and no dropout behind it.
+//! Tables have width E, far below H: V·E + E·H parameters instead of V·H (Lan et al. 2020, section 3.1). The map is not
+//! followed by an activation, LayerNorm or dropout.
 
 use engine::nn::{Embedding, LayerNorm, Linear, Module};
 use engine::ops::{self, Dropout};
@@ -14,7 +14,7 @@ use engine::{EngineError, ParamId, ParamScope, Tape, Var};
 use super::{ForwardOptions, Inputs};
 use crate::config::AlbertConfig;
 
-/// Dropout site of the embeddings; the encoder's begin behind it.
+/// Dropout site of the embeddings; the encoder's sites follow it.
 const SITE: u64 = 0;
 
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Embeddings {
         Ok(Self { word, position, segment, norm, map, dropout_rate: config.hidden_dropout_prob as f32 })
     }
 
-    /// The table of words, which is also the decoder of the MLM head.
+    /// Word table, which is also the decoder of the MLM head.
     pub(super) fn words(&self) -> ParamId {
         self.word.table
     }

@@ -1,4 +1,4 @@
-//! The encoder: blocks applied one after another, with the weights that the sharing strategy gives them.
+//! The encoder: blocks applied one after another, with weights assigned by the sharing strategy.
 //!
 //! ```text
 //! q, k, v = x·Wᵀ + b                                        [T, H] each
@@ -20,7 +20,7 @@ use super::composed;
 use super::{ForwardOptions, Inputs};
 use crate::config::AlbertConfig;
 
-/// Implementation of the blocks; the results differ in rounding alone.
+/// Implementation of the blocks; the results differ only in rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
     /// Each block as one operation with a handwritten backward pass, which recomputes activations.
@@ -65,7 +65,7 @@ impl Encoder {
         on_layer: &mut impl FnMut(usize, &Var) -> Result<(), EngineError>,
     ) -> Result<Var, EngineError> {
         let (mut x, mut at) = (x, 0);
-        // Blocks that follow one another with the same weights are applications of one layer.
+        // Consecutive blocks with the same weights are applications of one layer.
         for alike in self.blocks.chunk_by(|a, b| a == b) {
             let mut applications = None;
             for block in alike {

@@ -29,7 +29,7 @@ pub struct Inputs {
     pub positions: Var,
     /// Offsets of the sequences, for attention.
     pub sequences: Sequences,
-    /// `[B]` the first token of each sequence.
+    /// `[B]` first token of each sequence.
     pub first_tokens: Var,
     /// Tokens of each sequence.
     pub lengths: Vec<u32>,
@@ -46,7 +46,7 @@ impl Inputs {
         Self::with_lists(tape, batch, []).map(|(inputs, [])| inputs)
     }
 
-    /// [`Inputs::new`], with more integers in the same copy: labels, rows.
+    /// As [`Inputs::new`], and copies more integers, such as labels or rows, in the same transfer.
     ///
     /// # Errors
     /// As [`Inputs::new`].
@@ -80,16 +80,16 @@ impl Inputs {
         Ok((Self { ids, segments, positions, sequences, first_tokens, lengths, keys: Vec::new() }, more))
     }
 
-    /// The inputs with only the first `keys[b]` tokens of sequence b as keys: tokens that an attention mask hides come
-    /// after them, with their own positions.
+    /// Restricts the keys of sequence b to its first `keys[b]` tokens: tokens hidden by an attention mask come after
+    /// them, with their own positions.
     ///
     /// # Errors
-    /// There are no such tokens, or there is not enough memory.
+    /// `keys` does not fit the sequences, or there is not enough memory.
     pub fn with_keys(self, tape: &Tape<'_>, cu_seqlens: &[u32], keys: &[u32]) -> Result<Self, EngineError> {
         Ok(Self { sequences: Sequences::with_keys(tape, cu_seqlens, keys)?, keys: keys.to_vec(), ..self })
     }
 
-    /// The rows of each sequence.
+    /// Rows of each sequence.
     pub(super) fn rows(&self) -> impl Iterator<Item = Range<usize>> {
         self.lengths.iter().scan(0, |start, &length| {
             let rows = *start..*start + length as usize;

@@ -4,18 +4,18 @@
 //! ids, segments, positions [T]
 //!   x = word[id] + segment[s] + position[p]         [T, E]     tables of width E
 //!   x = dropout(LayerNorm_E(x))                     [T, E]
-//!   x = x·Wᵀ + b                                    [T, H]     the map; absent where E = H needs none
+//!   x = x·Wᵀ + b                                    [T, H]     the map; absent for E = H without a map
 //!   N times, block (see `encoder`):
 //!     y = LayerNorm(x + dropout(attention(x)))      [T, H]
 //!     x = LayerNorm(y + dropout(ffn(y)))            [T, H]
 //! heads: see `heads`
 //! ```
 //!
-//! A batch is ragged: the T tokens of B sequences one after another, cut by `cu_seqlens`; there is no padding and no
-//! mask. Attention is between the tokens of one sequence, in both directions.
+//! A batch is ragged: the T tokens of B sequences are concatenated, and `cu_seqlens` contains their offsets; there is
+//! no padding and no mask. Attention is between the tokens of one sequence, in both directions.
 //!
-//! Cost: see `cost::Flops`. Source: Lan et al. 2020, section 3; the released code, which norms in width E before the map
-//! and drops out the output of the feed-forward network. Limits: absolute positions, tied embeddings.
+//! Cost: see `cost::Flops`. Source: Lan et al. 2020, section 3; the released code, which normalizes in width E before
+//! the map and applies dropout to the output of the feed-forward network. Limits: absolute positions, tied embeddings.
 
 mod block;
 mod composed;
@@ -56,7 +56,7 @@ pub struct Model {
 pub struct ForwardOptions {
     /// Storage of activations: f32 or bf16.
     pub dtype: DType,
-    /// Key of the dropout masks of this pass; `None` drops nothing, as in evaluation.
+    /// Key of the dropout masks of this pass; `None` disables dropout, as in evaluation.
     pub dropout: Option<u64>,
     /// Implementation of the encoder's blocks.
     pub blocks: Blocks,
@@ -72,10 +72,10 @@ impl ForwardOptions {
     }
 }
 
-/// Key of the dropout masks of micro-batch `micro` of optimizer step `step`: another one for each, the same when the step
-/// is repeated.
+/// Key of the dropout masks of micro-batch `micro` of optimizer step `step`: different for each, and equal if the step is
+/// repeated.
 pub fn dropout_key(seed: u64, step: u64, micro: u32) -> u64 {
-    // The last counter word keeps these numbers apart from others drawn under the same seed.
+    // The last counter word separates these numbers from all others drawn from the same seed.
     let counter = [step as u32, (step >> 32) as u32, micro, u32::from_be_bytes(*b"drop")];
     let [low, high, _, _] = philox4x32(counter, [seed as u32, (seed >> 32) as u32]);
     u64::from(high) << 32 | u64::from(low)
@@ -87,13 +87,13 @@ pub enum ModelError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The engine refused.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// The parameters of the model with `heads`, in the order in which they are stored in memory: embeddings, map, then for
-/// each block in the order of its first use query, key and value next to each other, and the heads.
+/// Parameters of the model with `heads`, in memory order: embeddings, map, for each block in the order of its first use
+/// query, key and value next to each other and the rest, then the heads.
 ///
 /// Names and shapes are Hugging Face's, Linear weights `[out, in]`. A shared parameter exists once, under the name of the
 /// first layer that uses it.
@@ -103,11 +103,11 @@ pub fn parameters(config: &AlbertConfig, heads: Heads) -> Vec<ParamInfo> {
 }
 
 impl Model {
-    /// The model and the declaration of its parameters: names, shapes and initial values in the order in which they are
-    /// stored in memory. Nothing is allocated or drawn.
+    /// Builds the model and declares its parameters: names, shapes and initial values in memory order. Nothing is
+    /// allocated or drawn.
     ///
     /// # Errors
-    /// Never for a valid configuration: two parameters have one name.
+    /// Two parameters have the same name; never for a valid configuration.
     pub fn declare(config: &AlbertConfig, heads: Heads) -> Result<(Self, ParamBuilder), EngineError> {
         let mut builder = ParamBuilder::with_weights(Init::TruncatedNormal(config.initializer_range as f32));
         let mut albert = builder.scope("albert");
@@ -121,12 +121,12 @@ impl Model {
         Ok((Self { config: config.clone(), heads, embeddings, encoder, pooler, mlm, sentence, task }, builder))
     }
 
-    /// Declares the parameters and draws their initial values: a normal of deviation `initializer_range` cut at two
-    /// deviations for matrices and tables, 0 for biases, 1 for gains. A value depends on the seed and the parameter's
-    /// name alone.
+    /// Declares the parameters and draws their initial values: a normal distribution with deviation
+    /// `initializer_range`, cut at two deviations, for matrices and tables, 0 for biases, 1 for gains. A value
+    /// depends only on the seed and the parameter's name.
     ///
     /// # Errors
-    /// The configuration is impossible, or there is not enough memory.
+    /// The configuration is invalid, or there is not enough memory.
     pub fn new(
         config: &AlbertConfig,
         heads: Heads,
@@ -138,11 +138,11 @@ impl Model {
         Ok((model, params))
     }
 
-    /// Declares the parameters, all zero: for values that are read from a file. [`ParamStore::draw`] draws the others as
+    /// Declares the parameters as zeros, for values read from a file. [`ParamStore::draw`] draws the remaining ones as
     /// [`Self::new`] does.
     ///
     /// # Errors
-    /// The configuration is impossible, or there is not enough memory.
+    /// The configuration is invalid, or there is not enough memory.
     pub fn allocate(config: &AlbertConfig, heads: Heads) -> Result<(Self, ParamStore), ModelError> {
         config.validate()?;
         let (model, builder) = Self::declare(config, heads)?;
@@ -154,7 +154,7 @@ impl Model {
         &self.config
     }
 
-    /// The heads that the model has.
+    /// Heads of the model.
     pub fn heads(&self) -> Heads {
         self.heads
     }
@@ -174,12 +174,12 @@ impl Model {
         self.sentence.as_ref()
     }
 
-    /// The head of the task, if the model has one.
+    /// The task head, if the model has one.
     pub fn task(&self) -> Option<&Task> {
         self.task.as_ref()
     }
 
-    /// The encoder's output `[T, H]`.
+    /// Runs the encoder and returns its output `[T, H]`.
     ///
     /// # Errors
     /// An id, segment or position is beyond its table, or the engine failed.
@@ -187,8 +187,8 @@ impl Model {
         self.encode_with(tape, inputs, options, |_, _| Ok(()))
     }
 
-    /// [`encode`](Self::encode) with access to the layers: `on_layer` is called with 0 and the encoder's input, then with n
-    /// and the output of block n.
+    /// As [`encode`](Self::encode), but calls `on_layer` with 0 and the encoder's input, then with n and the output of
+    /// block n.
     ///
     /// # Errors
     /// As [`encode`](Self::encode), or as `on_layer`.
@@ -204,8 +204,8 @@ impl Model {
         self.encoder.forward(tape, x, inputs, options, &mut on_layer)
     }
 
-    /// The attention probabilities `[A, S, S]` of block `block` for each sequence, from the block's input `x` `[T, H]`,
-    /// in order. For inspection: the fused blocks never store them.
+    /// Attention probabilities `[A, S, S]` of block `block` for each sequence in order, from the block's input `x` `[T,
+    /// H]`. For inspection: the fused blocks never store them.
     ///
     /// # Errors
     /// There is no such block, or the engine failed.

@@ -1,4 +1,4 @@
-//! Figures of a step and of an evaluation of pre-training, and their sums.
+//! Metrics of a step and of an evaluation of pre-training, and their sums.
 
 use engine::EngineError;
 use engine::ops::{CrossEntropyOutput, LossReading};
@@ -9,33 +9,33 @@ use super::sentence::Sentence;
 use crate::mean::{Mean, Proportion};
 use crate::train::{MicroBatchSums, StepFigures, bits};
 
-/// Figures of a step, or means over steps. Losses are in nats.
+/// Metrics of a step, or means over steps. Losses are in nats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PretrainFigures {
     /// Mean cross-entropy of the masked pieces.
     pub mlm_loss: f64,
-    /// Share of the masked pieces that were predicted.
+    /// Share of the masked pieces that were predicted correctly.
     pub mlm_accuracy: f64,
     /// Sentence objective; pairs are not counted.
     #[serde(flatten)]
     pub sentence: Sentence,
 }
 
-/// Figures on held-out text. Losses are in nats.
+/// Metrics on held-out text. Losses are in nats.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeldOutFigures {
     /// Mean cross-entropy of the masked pieces.
     pub mlm_loss: f64,
-    /// Share of the masked pieces that were predicted.
+    /// Share of the masked pieces that were predicted correctly.
     pub mlm_accuracy: f64,
     /// Number of masked pieces.
     pub masked: u64,
-    /// Cross-entropy of the same pieces under the frequencies of the training text.
+    /// Cross-entropy of the same pieces under the unigram frequencies of the training text.
     pub unigram_loss: f64,
-    /// Mean cross-entropy of the masked pieces that are shown as `[MASK]`. The others are kept or replaced and can be
-    /// predicted without context; this loss falls by context alone.
+    /// Mean cross-entropy of the masked pieces that are shown as `[MASK]`. The remaining ones are kept or replaced,
+    /// and can be predicted without context; only context reduces this loss.
     pub hidden_loss: f64,
-    /// Cross-entropy of those under the frequencies of the training text.
+    /// Cross-entropy of those pieces under the unigram frequencies of the training text.
     pub hidden_unigram_loss: f64,
     /// Sentence objective.
     #[serde(flatten)]
@@ -84,7 +84,7 @@ impl StepFigures for PretrainFigures {
     }
 }
 
-/// Losses of a micro-batch on their way to the host; `None` for a head that did not run.
+/// Losses of a micro-batch in transfer to the host; `None` for a head that did not run.
 #[derive(Debug, Default)]
 pub struct LossReadings {
     mlm: Option<LossReading>,
@@ -103,14 +103,14 @@ impl LossReadings {
 pub struct Tally {
     pub(super) mlm: Mean,
     pub(super) mlm_correct: Proportion,
-    /// MLM over the pieces shown as `[MASK]`; in evaluations only.
+    /// MLM over the pieces shown as `[MASK]`; only in evaluations.
     pub(super) hidden: Mean,
     pub(super) sentence: Mean,
     pub(super) sentence_correct: Proportion,
 }
 
 impl Tally {
-    /// Adds a micro-batch, once its losses are there; returns those of the masked pieces.
+    /// Adds a micro-batch, once its losses have arrived; returns the losses of the masked pieces.
     pub(super) fn add_losses(&mut self, losses: LossReadings) -> Result<Vec<f32>, EngineError> {
         let mut masked = Vec::new();
         if let Some(mlm) = losses.mlm {
@@ -127,7 +127,7 @@ impl Tally {
         Ok(masked)
     }
 
-    /// Adds the losses of the masked pieces that are hidden, shown as `[MASK]`.
+    /// Adds the losses of masked pieces that are shown as `[MASK]`.
     pub(super) fn add_hidden(&mut self, hidden: &[bool], masked: &[f32]) {
         for (_, &loss) in hidden.iter().zip(masked).filter(|(is_hidden, _)| **is_hidden) {
             self.hidden.add(f64::from(loss), 1);
@@ -194,7 +194,7 @@ mod tests {
         assert!(error.contains("unknown field `other`"), "{error}");
     }
 
-    /// Counters as older versions wrote them.
+    /// Counters in the format of older versions.
     #[test]
     fn older_progress_is_read() {
         let text = r#"{"tokens":7,"seconds":4608083138725491507,"best":9218868437227405312,"evaluated":3,"window":

@@ -1,4 +1,4 @@
-//! Training on the simulated GPU: the same losses as on the processor, and checkpoints that either takes over.
+//! Training on the simulated GPU: the same losses as on the CPU, and checkpoints that both devices can continue.
 
 use engine::{Cpu, Device, Isa};
 
@@ -9,13 +9,13 @@ pub(super) fn gpu() -> Device {
     Device::named("cuda-sim", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap()
 }
 
-/// The root of the mean square of differences.
+/// Root mean square of the differences.
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     (a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / a.len() as f64).sqrt()
 }
 
 /// In bf16 the two devices round at different places (a GPU multiplies weights rounded to bf16, and adds the residual to a
-/// product's sums), so each is compared with f32, and the GPU may be twice as far from it as the processor is.
+/// product's accumulators), so each is compared with f32, and the GPU's distance may be twice the CPU's.
 #[test]
 fn twelve_steps_in_bf16_have_losses_that_rounding_explains() {
     let world = world();
@@ -52,8 +52,8 @@ fn a_checkpoint_moves_between_devices() {
     assert!(off < 1e-6, "off by {off:e}: {losses:?} and {wanted:?}");
 }
 
-/// Few tokens and many applications of one layer: there the plan takes the weight gradients of all of them together. Taken
-/// one by one they differ in the order of f32 sums, so both end closer together than rounding to bf16 leaves them.
+/// Few tokens and many applications of one layer: the plan joins the weight gradients of all of them. Computed one by one
+/// they differ in the order of f32 sums, so the two losses end closer together than rounding to bf16 would leave them.
 #[test]
 fn a_plan_that_joins_weight_gradients_trains_as_well() {
     let world = world();

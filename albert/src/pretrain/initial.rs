@@ -1,4 +1,4 @@
-//! Initial values of a model: random ones, those of another model, or the frequencies of the training text.
+//! Initial values of a model: random, from another model, or from the frequencies of the training text.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn heads_of(recipe: &PretrainRecipe) -> Heads {
     }
 }
 
-/// The model of `recipe` with its initial values: those of `input.start_from`, and random ones.
+/// Builds the model of `recipe` with its initial values: those of `input.start_from`, and random ones.
 pub(super) fn initial_model(
     recipe: &PretrainRecipe,
     dataset: &Dataset,
@@ -40,7 +40,7 @@ pub(super) fn initial_model(
     Ok((model, params))
 }
 
-/// Reads initial values from a model folder and returns the names of the parameters that it has.
+/// Reads initial values from a model folder and returns the names of the parameters found there.
 fn start_from(
     folder: &Path,
     recipe: &PretrainRecipe,

@@ -1,7 +1,7 @@
 //! Loss of pre-training over one micro-batch: `mlm_weight` · MLM + `sentence_weight` · sentence, 1:1 as released.
 //!
-//! Denominators are those of the effective batch, so that the gradients of its micro-batches add up to its own.
-//! Source: the released code; it adds 1e-5 to M, which changes the eighth digit.
+//! Denominators are those of the effective batch, so the gradients of its micro-batches add up to the gradient of the
+//! batch. Source: the released code; it adds 1e-5 to M, which changes the eighth digit.
 
 use engine::ops::{self, CrossEntropyOutput};
 use engine::{EngineError, List, Tape, Var};

@@ -15,7 +15,7 @@ const fn named(name: &'static str, about: &'static str, text: &'static str) -> N
     NamedRecipe { name, about, text }
 }
 
-/// The recipe of a released model.
+/// Recipe of a released model.
 macro_rules! released {
     ($preset:literal) => {
         concat!("model.preset = \"", $preset, "\"\ndata.batch = { sequences_per_step = 4096, lanes = 64 }\n")
@@ -25,7 +25,7 @@ macro_rules! released {
 /// The built-in recipes. Those of released models have the settings of the released scripts: LAMB, 125,000 steps of 4,096
 /// sequences of 512 tokens.
 ///
-/// A step has 16 lanes, from 4,096 sequences up 64, so as many ranks may train them (`data.batch.lanes`).
+/// A step has 16 lanes, or 64 for steps of at least 4,096 sequences, so up to as many ranks may train them (`data.batch.lanes`).
 pub const RECIPES: &[NamedRecipe] = &[
     named("tiny", "1.4 M parameters, sequences of 128; minutes on two cores", TINY),
     named("mini", "3 M parameters, sequences of 256; hours on a laptop", MINI),
@@ -70,8 +70,8 @@ evaluation = { interval = 1000 }
 run = { checkpoint_interval = 500 }
 "#;
 
-/// As many sequences as in the released schedule. The rate grows with the root of the batch, and the share of steps that warm
-/// up with the batch: 1/5 at 32,768 (You et al., "Large Batch Optimization for Deep Learning", 2020, table 4).
+/// Processes as many sequences as the released schedule. The learning rate grows with the square root of the batch, and the share of
+/// warm-up steps with the batch: 1/5 at 32,768 (You et al., "Large Batch Optimization for Deep Learning", 2020, table 4).
 const BASE_32K: &str = r#"
 model.preset = "base"
 data.batch = { sequences_per_step = 32768, lanes = 256 }

@@ -29,15 +29,15 @@ use crate::train::{
     RecordOf, Replan, RunObjective, TrainSettings, Trainer, Worker, bits,
 };
 
-/// Batches that are made ahead of their use.
+/// Number of batches prefetched.
 const PREFETCH: usize = 2;
 
-/// Inputs of a run beside its recipe.
+/// Inputs of a run other than its recipe.
 #[derive(Debug)]
 pub struct PretrainSources {
-    /// The shards.
+    /// Shards of the corpus.
     pub dataset: Dataset,
-    /// The vocabulary that they were encoded with.
+    /// Vocabulary that they were encoded with.
     pub vocabulary: Arc<Vocabulary>,
     /// Files of the tokenizer, kept with the model: names and contents.
     pub tokenizer: Vec<(&'static str, Vec<u8>)>,
@@ -71,28 +71,28 @@ pub struct Pretraining {
     about: About<PretrainDetails>,
 }
 
-/// Details of a run before its first step.
+/// Details of a run, known before its first step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PretrainDetails {
-    /// Instances of an epoch.
+    /// Number of instances of an epoch.
     pub instances: usize,
-    /// Held-out sequences of an evaluation.
+    /// Number of held-out sequences of an evaluation.
     pub evaluation_sequences: usize,
-    /// Cross-entropy of the held-out masked pieces under the frequencies of the training text; `None` without held-out
-    /// text.
+    /// Cross-entropy of the held-out masked pieces under the unigram frequencies of the training text; `None` without
+    /// held-out text.
     pub unigram_loss: Option<f64>,
-    /// Why nothing is evaluated, if so.
+    /// Reason why nothing is evaluated, if so.
     pub no_evaluation: Option<String>,
 }
 
 /// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PretrainSummary {
-    /// Steps done.
+    /// Number of completed steps.
     pub step: u64,
-    /// Tokens seen.
+    /// Number of tokens processed.
     pub tokens: u64,
-    /// Seconds of training, over all starts.
+    /// Seconds of training, including earlier starts of the run.
     pub seconds: f64,
     /// True if the run stopped before its last step because the patience was exhausted.
     pub stopped_early: bool,
@@ -192,7 +192,7 @@ impl HeldOut {
 }
 
 impl Trainer<Pretraining> {
-    /// Builds the model with its initial values, the optimizer and the data at their beginning, and plans the memory.
+    /// Builds the model with its initial values, the optimizer and the data at their start, and plans the memory.
     ///
     /// # Errors
     /// Recipe, data and vocabulary do not match, or there is not enough memory.
@@ -210,14 +210,14 @@ impl Trainer<Pretraining> {
         Self::over(objective, settings, model, worker, lanes)
     }
 
-    /// The recipe, with the vocabulary's size.
+    /// Recipe of the run, with the vocabulary's size.
     pub fn recipe(&self) -> &PretrainRecipe {
         &self.objective.recipe
     }
 }
 
 impl Pretraining {
-    /// The objective of a rank with the lanes `lanes`.
+    /// Objective of a rank that computes `lanes`.
     fn new(recipe: PretrainRecipe, sources: &PretrainSources, lanes: Range<usize>) -> Result<Self, PretrainError> {
         let PretrainSources { dataset, vocabulary, tokenizer } = sources;
         let shards = Arc::clone(dataset.side(Side::Train));
@@ -233,7 +233,7 @@ impl Pretraining {
             unigram_loss: held_out.as_ref().and_then(|held_out| held_out.baseline.all.value()),
             no_evaluation,
         };
-        // The index holds the checksum of every shard.
+        // The index contains the checksum of every shard.
         let index = serde_json::to_string(&dataset.index().train).expect("an index has string keys");
         let inputs = json!({
             "tokenizer": format!("{:016x}", vocabulary.fingerprint()),
@@ -334,7 +334,7 @@ impl Objective for Pretraining {
 
     fn figures(&self, sums: &Tally) -> (f64, PretrainFigures) {
         let (mlm, sentence, weights) = (sums.mlm.value(), sums.sentence.value(), self.recipe.weights());
-        // A loss of weight 0 is not in the gradient, so the run goes on where it is not finite.
+        // A loss of weight 0 does not affect the gradient, so the run continues if it is not finite.
         let weighted = |weight: f32, loss: Option<f64>| match loss {
             Some(loss) if weight > 0.0 => f64::from(weight) * loss,
             _ => 0.0,
@@ -409,7 +409,7 @@ impl RunObjective for Pretraining {
                 standard_error: tally.sentence_correct.standard_error(),
             },
         };
-        // The loss that is trained decides: the MLM loss, unless its weight is 0.
+        // The trained loss decides: the MLM loss, unless its weight is 0.
         let loss = match figures.sentence.loss {
             Some(sentence) if self.recipe.loss.mlm_weight == 0.0 => sentence,
             _ => figures.mlm_loss,
@@ -474,8 +474,8 @@ impl RunObjective for Pretraining {
     }
 }
 
-/// Upper bound of the micro-batches of a step in `lanes` lanes: in a lane, each but the last is full of sequences or of
-/// tokens.
+/// Upper bound of the number of micro-batches of a step in `lanes` lanes: in a lane, each but the last reaches the
+/// maximum number of sequences or of tokens.
 fn most_micro_batches(recipe: &PretrainRecipe, lanes: usize) -> usize {
     let batch = &recipe.data.batch;
     let longest = recipe.data.instances.max_sequence_length;
@@ -489,7 +489,7 @@ fn most_micro_batches(recipe: &PretrainRecipe, lanes: usize) -> usize {
     }
 }
 
-/// A batch of the whole budget, with the maximum number of sequences and tokens, and one sequence of maximum length.
+/// A batch with the maximum number of sequences and tokens, one sequence of which has maximum length.
 fn largest_batch(recipe: &PretrainRecipe) -> Batch {
     let capacity = BatchCapacity::of(&recipe.data);
     let longest = recipe.data.instances.max_sequence_length;
@@ -497,7 +497,7 @@ fn largest_batch(recipe: &PretrainRecipe) -> Batch {
     let tokens = capacity.tokens.min(sequences * longest);
     let mut batch = Batch { cu_seqlens: vec![0], ..Batch::default() };
     for left in (0..sequences).rev() {
-        // As long as possible while one token is left for each later sequence.
+        // As long as possible, with one token left for each later sequence.
         let length = (tokens - batch.ids.len() - left).min(longest);
         batch.ids.resize(batch.ids.len() + length, 0);
         batch.positions.extend(0..length as u32);

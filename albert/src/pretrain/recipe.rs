@@ -1,4 +1,4 @@
-//! The pre-training recipe: every setting of a run, in TOML.
+//! Pre-training recipe: every setting of a run, in TOML.
 //!
 //! ```toml
 //! seed = 12345
@@ -13,11 +13,11 @@
 //! steps = 125000
 //! ```
 //!
-//! Keys that are left out have the released values (Lan et al. 2020, section 4.1 and the released scripts), except that a step
-//! is one batch. Unknown keys are rejected. Every key can be overridden by `section.key=value`. Some defaults depend on others:
-//! `intermediate_size` is 4 · `hidden_size` where only the latter is given, and `max_sequence_length` is the number of positions,
-//! at most 512. `schedule.warmup_steps` is `schedule.warmup_share` · `schedule.steps` unless it is given; `config.toml` records
-//! the steps.
+//! Missing keys have the released values (Lan et al. 2020, section 4.1 and the released scripts), except that a step is one
+//! batch. Unknown keys are rejected. Every key can be overridden by `section.key=value`. Some defaults depend on other keys:
+//! `intermediate_size` is 4 · `hidden_size` if only the latter is given, and `max_sequence_length` is the number of positions, at
+//! most 512. `schedule.warmup_steps` defaults to `schedule.warmup_share` · `schedule.steps`; `config.toml` records the number of
+//! steps.
 
 use std::path::PathBuf;
 
@@ -34,15 +34,15 @@ use crate::train::{
     TrainSettings, expect, fingerprint, insert, lay_over, lookup, parse, recipe_of, remove,
 };
 
-/// Every setting of a run.
+/// All settings of a pre-training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PretrainRecipe {
     /// Seed of the initial values, of dropout and of the data.
     pub seed: u64,
-    /// Files that the run reads; they may move before a run is resumed.
+    /// Input files of the run; they may move before a run is resumed.
     pub input: PretrainInput,
-    /// The model.
+    /// Configuration of the model.
     pub model: AlbertConfig,
     /// Sentence pairs, masking and batches.
     pub data: DataSettings,
@@ -82,7 +82,7 @@ pub struct PretrainInput {
     pub data: PathBuf,
     /// Tokenizer that encoded the shards.
     pub tokenizer: PathBuf,
-    /// A model folder to start from instead of random values, such as one of fewer layers.
+    /// Model folder to start from instead of random values, for example one with fewer layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_from: Option<PathBuf>,
     /// Name prefixes of parameters that may be missing in `start_from`.
@@ -94,10 +94,10 @@ pub struct PretrainInput {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputBias {
-    /// As released.
+    /// Zeros, as released.
     #[default]
     Zeros,
-    /// The logarithm of each piece's frequency in the training text: the model starts at the unigram baseline instead of
+    /// Logarithm of each piece's frequency in the training text: the model starts at the unigram baseline instead of
     /// learning it in hundreds of steps. Useful for short runs.
     Unigram,
 }
@@ -135,7 +135,7 @@ fn text_of(name: &str) -> Result<&'static str, PretrainError> {
     })
 }
 
-/// The settings that give a recipe the model of `config`.
+/// Settings that set the model of a recipe to `config`.
 pub fn settings_of(config: &AlbertConfig) -> Vec<Setting> {
     let table = Table::try_from(config).expect("a configuration is a table");
     let setting = |(key, value)| Setting::new(&format!("model.{key}"), value).expect("a value of TOML");
@@ -143,7 +143,7 @@ pub fn settings_of(config: &AlbertConfig) -> Vec<Setting> {
 }
 
 impl PretrainRecipe {
-    /// The recipe called `name` in [`RECIPES`], with `settings` over it.
+    /// Returns the recipe called `name` in [`RECIPES`], overridden by `settings`.
     ///
     /// # Errors
     /// No recipe has this name, or a setting is invalid.
@@ -151,8 +151,8 @@ impl PretrainRecipe {
         Self::from_toml(text_of(name)?, settings)
     }
 
-    /// Reads a recipe, with `settings` over it in order. A file that begins with `recipe = "NAME"` is laid
-    /// over that of [`RECIPES`], shape of the model and schedule together.
+    /// Reads a recipe, overridden by `settings` in order. A file that begins with `recipe = "NAME"` overrides the
+    /// recipe of that name in [`RECIPES`], both model shape and schedule.
     ///
     /// # Errors
     /// The text is not TOML, a key is unknown, or a value is invalid.
@@ -160,7 +160,7 @@ impl PretrainRecipe {
         let (mut table, recipe_name) = over_base(parse(text)?)?;
         for setting in settings {
             setting.write_to(&mut table)?;
-            // The alternative that is given last replaces the other.
+            // The alternative that is given last replaces the other one.
             match setting.key().as_str() {
                 "schedule.warmup_steps" => remove(&mut table, &WARMUP_SHARE),
                 "schedule.warmup_share" => remove(&mut table, &WARMUP_STEPS),
@@ -188,7 +188,7 @@ impl PretrainRecipe {
             insert(&mut table, &sequence, longest)?;
         }
         if fits_memory {
-            // Until `fit_batch`.
+            // A placeholder until `fit_batch`.
             let longest = lookup(&table, &sequence).cloned().expect("it was just given");
             insert(&mut table, &max_tokens, longest)?;
         }
@@ -211,20 +211,20 @@ impl PretrainRecipe {
     }
 
     /// True with `data.batch.max_tokens = "auto"`, until [`fit_batch`](Self::fit_batch) or
-    /// [`keep_batch_of`](Self::keep_batch_of); such a recipe cannot be run.
+    /// [`keep_batch_of`](Self::keep_batch_of) is called; such a recipe cannot be run.
     pub fn fits_memory(&self) -> bool {
         self.fits_memory
     }
 
-    /// Takes the number of tokens and of sequences of `before`, the recipe of the run that is resumed.
+    /// Copies the number of tokens and sequences per batch from `before`, the recipe of the resumed run.
     pub fn keep_batch_of(&mut self, before: &Self) {
         self.data.batch.max_tokens = before.data.batch.max_tokens;
         self.data.batch.max_sequences = before.data.batch.max_sequences;
         self.fits_memory = false;
     }
 
-    /// Takes as many sequences in a batch as fit `memory` bytes beside the model, a power of two, at most those of a step, and
-    /// returns their tokens. `config.toml` holds the number.
+    /// Sets the batch to the largest power of two of sequences that fits in `memory` bytes together with the model, capped at
+    /// one step, and returns its number of tokens, which is stored in `config.toml`.
     ///
     /// # Errors
     /// Not even one sequence fits.
@@ -260,23 +260,23 @@ impl PretrainRecipe {
         Ok(self.data.batch.max_tokens)
     }
 
-    /// Name of the recipe that the file begins with, if it does.
+    /// Name of the recipe that the file begins with, if any.
     pub fn base(&self) -> Option<&str> {
         self.base.as_deref()
     }
 
     /// Warnings about settings that may be unintended, as sentences. A recipe that was written with all its values has
-    /// none.
+    /// no warnings.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Warning about settings of training that are not in `given` and differ from those of the recipe with the name of the
-    /// model's `preset`: a preset sets the shape of the model only.
+    /// Warns about training settings that are not in `given` and differ from the recipe named like the model's `preset`: a
+    /// preset sets only the shape of the model.
     fn unlike_recipe_of(&self, preset: &str, given: &Table) -> Result<Option<String>, PretrainError> {
         let Some(recipe) = RECIPES.iter().find(|recipe| recipe.name == preset) else { return Ok(None) };
         let mut named = parse(recipe.text)?;
-        // Its steps are compared; the steps of warm-up follow from them.
+        // Steps are compared; the number of warm-up steps follows from them.
         remove(&mut named, &WARMUP_SHARE);
         let resolved = Table::try_from(self).expect("a recipe is a table");
         let mut unlike = Vec::new();
@@ -284,7 +284,7 @@ impl PretrainRecipe {
             let keys: Vec<&str> = path.split('.').collect();
             let own = lookup(&resolved, &keys);
             let is_report = ["evaluation", "run"].contains(&keys[0]) || keys.starts_with(&["data", "evaluation"]);
-            // Lanes say who may compute a step, not what is learned.
+            // Lanes affect who may compute a step, not what is learned.
             let is_lanes = keys == ["data", "batch", "lanes"];
             if keys[0] != "model" && !is_report && !is_lanes && lookup(given, &keys).is_none() && own != Some(&value) {
                 let own = own.map_or("absent".to_owned(), Value::to_string);
@@ -300,15 +300,15 @@ impl PretrainRecipe {
         }))
     }
 
-    /// The recipe as TOML with every value resolved, the content of `config.toml`.
+    /// The recipe as TOML with every value resolved, for `config.toml`.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a recipe is a table")
     }
 
-    /// The recipe with the vocabulary size of the tokenizer.
+    /// Sets the vocabulary size to that of the tokenizer.
     ///
     /// # Errors
-    /// The recipe sets another `vocab_size`, or its batch is not fitted.
+    /// The recipe has a different `vocab_size`, or its batch is not fitted.
     pub fn with_vocabulary(mut self, size: usize) -> Result<Self, PretrainError> {
         if self.fits_memory {
             let problem = "`data.batch.max_tokens = \"auto\"` is for `albert pretrain`; give a number of tokens here";
@@ -331,7 +331,7 @@ impl PretrainRecipe {
         fingerprint(self)
     }
 
-    /// [`Self::fingerprint`] of a run of which `done` steps are done, without later changes of the number of steps.
+    /// [`Self::fingerprint`] after `done` steps, without later changes of the number of steps.
     pub(super) fn fingerprint_after(&self, done: u64) -> serde_json::Value {
         let mut so_far = self.clone();
         so_far.schedule.replans.retain(|replan| replan.after <= done);
@@ -344,10 +344,10 @@ impl PretrainRecipe {
         TrainSettings { seed, optimizer, schedule, compute, evaluation, run }
     }
 
-    /// Checks every setting, also against the others.
+    /// Checks every setting, alone and in combination.
     ///
     /// # Errors
-    /// The first invalid one.
+    /// The first invalid setting.
     pub(crate) fn validate(&self) -> Result<(), PretrainError> {
         self.model.validate()?;
         self.data.validate()?;
@@ -377,7 +377,7 @@ impl PretrainRecipe {
     }
 }
 
-/// `table` over the recipe that its key `recipe` names, if it has one, and that name.
+/// Lays `table` over the recipe that its key `recipe` names, if any, and returns that name.
 fn over_base(mut table: Table) -> Result<(Table, Option<String>), PretrainError> {
     let name = match table.remove("recipe") {
         None => return Ok((table, None)),
@@ -393,7 +393,7 @@ fn over_base(mut table: Table) -> Result<(Table, Option<String>), PretrainError>
 
 const WARMUP_STEPS: [&str; 2] = ["schedule", "warmup_steps"];
 const WARMUP_SHARE: [&str; 2] = ["schedule", "warmup_share"];
-/// Warm-up as a share of the steps where neither key is given: 3,125 of 125,000 steps, as released.
+/// Default warm-up as a share of the steps: 3,125 of 125,000 steps, as released.
 const RELEASED_WARMUP: f64 = 0.025;
 
 /// Removes `schedule.warmup_share` from a recipe and returns it; `None` if `schedule.warmup_steps` is given instead.
@@ -424,7 +424,7 @@ fn leaves(table: &Table) -> Vec<(String, Value)> {
     table.iter().flat_map(of).collect()
 }
 
-/// Default of every setting but those of the model.
+/// Defaults of all settings except those of the model.
 fn defaults() -> Table {
     fn table(value: impl Serialize) -> Value {
         Value::try_from(value).expect("settings are a table")
@@ -452,7 +452,7 @@ fn defaults() -> Table {
     sections.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// `model` laid over the values of its preset (`base` by default).
+/// Lays `model` over the values of its preset (`base` by default).
 fn model_over_preset(model: &mut Table) -> Result<AlbertConfig, PretrainError> {
     let preset = match model.remove("preset") {
         None => "base".to_owned(),

@@ -139,7 +139,8 @@ fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
     }
     assert!(!said.contains("learning_rate"), "it was given: {said}");
     assert!(!said.contains("evaluation.") && !said.contains("run."), "reports are no training: {said}");
-    // What is given is meant; a named recipe and a run's own have everything; base has the released values but for the batch.
+    // Explicit settings cause no warning; a named recipe and a run's own recipe are complete; base has the released values
+    // except for the batch.
     let given = [
         "optimizer.kind=lamb",
         "optimizer.learning_rate=0.5",
@@ -233,7 +234,7 @@ fn a_path_of_any_characters_is_read_back_as_it_was() {
         assert_eq!(recipe.input.data.to_str(), Some(path));
         assert_eq!(read(&recipe.to_toml(), &[]).input.data.to_str(), Some(path));
     }
-    // Text without quotes is taken as it is, and a typing error in quotes is not part of a path.
+    // Text without quotes is used literally, and a typing error in quotes does not become part of a path.
     assert_eq!(read("", &["input.data=cafe\u{301}"]).input.data.to_str(), Some("cafe\u{301}"));
     assert!(message("", &["input.data=\"caf\\u{301}\""]).contains("the value is not TOML"));
     assert!(message("", &["input.fresh=[\"a\""]).contains("the value is not TOML"));

@@ -1,4 +1,4 @@
-//! `curves.svg`: a run of pre-training at a glance.
+//! `curves.svg`: overview of a pre-training run.
 //!
 //! Three panels over the optimizer steps: MLM loss (training, held out, and the unigram baseline), accuracies (MLM and
 //! sentence objective, training and held out), learning rate.

@@ -13,7 +13,7 @@ use crate::loaded::LoadedModel;
 use crate::mean::Proportion;
 use crate::train::{Observer, Outcome, StartMode, Trainer, Worker, run};
 
-/// Pre-trains in `folder`. `stop` may be set at any time, by a signal for instance; it is checked after every step.
+/// Pre-trains in `folder`. `stop` may be set at any time, for example by a signal; it is checked after every step.
 ///
 /// # Errors
 /// Recipe, data and folder do not match, a resumed run has other settings, or a file cannot be written. Earlier
@@ -32,10 +32,10 @@ pub fn pretrain(
 }
 
 /// Accuracy of the sentence head of the model in `folder`, pre-trained with `recipe`, on pairs of `objective` from the
-/// held-out text; `None` if the model was trained without sentence pairs, or the text gives no pairs. Paper, table 5:
-/// a model trained on one objective is evaluated on the other.
+/// held-out text; `None` if the model was trained without sentence pairs, or the text contains no pairs. Paper, table
+/// 5: a model trained on one objective is evaluated on the other.
 ///
-/// Both objectives label a pair in its original order 0, so that one head can be evaluated on both.
+/// Both objectives use label 0 for a pair in its original order, so one head can be evaluated on both.
 ///
 /// # Errors
 /// The folder does not match the recipe, or the engine failed.

@@ -1,10 +1,10 @@
-//! Figures of the sentence objective, named after the objective in files: `sop_loss` or `nsp_loss`.
+//! Metrics of the sentence objective, named after the objective in files: `sop_loss` or `nsp_loss`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::data::Objective;
 
-/// Sentence objective of figures.
+/// Sentence objective of the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SentenceObjective {
     /// Sentence-order prediction.
@@ -23,7 +23,7 @@ impl SentenceObjective {
         }
     }
 
-    /// Meaning of the label, for legends.
+    /// Description of the label, for legends.
     pub(super) fn meaning(self) -> &'static str {
         match self {
             Self::Sop => "sentence order",
@@ -33,7 +33,7 @@ impl SentenceObjective {
 }
 
 impl From<Objective> for SentenceObjective {
-    /// Without a sentence objective there are no figures, and their name does not matter.
+    /// Without a sentence objective there are no metrics, and the name is irrelevant.
     fn from(objective: Objective) -> Self {
         match objective {
             Objective::Nsp => Self::Nsp,
@@ -42,19 +42,19 @@ impl From<Objective> for SentenceObjective {
     }
 }
 
-/// Figures of the sentence objective. Its keys in JSON begin with `sop_` or `nsp_`; those without a value are left out.
+/// Metrics of the sentence objective. Its keys in JSON begin with `sop_` or `nsp_`; those without a value are omitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Keys", into = "Keys")]
 pub struct Sentence {
-    /// The objective.
+    /// Objective that the metrics belong to.
     pub objective: SentenceObjective,
     /// Cross-entropy of the label in nats; `None` without the objective.
     pub loss: Option<f64>,
-    /// Share of labels that were predicted.
+    /// Share of labels that were predicted correctly.
     pub accuracy: Option<f64>,
-    /// Number of pairs; 0 where they are not counted.
+    /// Number of pairs; 0 if they are not counted.
     pub count: u64,
-    /// Standard error of `accuracy`, where pairs are counted.
+    /// Standard error of `accuracy`, if pairs are counted.
     pub standard_error: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Runs of any kind, from their own files, on one page: figures, curves over each other, differences of settings.
+//! Comparison of runs of any kind, from their files, on one page: metrics, overlaid curves, differences of settings.
 //!
 //! ```text
 //! RUN/metrics.jsonl ── numbers by name, of training and of evaluations ──┐
@@ -15,7 +15,7 @@ use super::curves::{COLORS, GREY, averaged};
 use super::words::{baseline, meaning};
 use super::{Curve, Line, Panel, ReportError, Section};
 
-/// Names of a record that are no figures.
+/// Names of record fields that are not metrics.
 pub(super) const COUNTERS: [&str; 12] = [
     "step",
     "kind",
@@ -31,13 +31,13 @@ pub(super) const COUNTERS: [&str; 12] = [
     "nsp_standard_error",
 ];
 
-/// Place of a record in its run: steps, tokens, seconds.
+/// Position of a record in its run: steps, tokens, seconds.
 type Place = [f64; 3];
 
-/// (place, value) of each figure.
+/// (position, value) pairs of each metric.
 type Figures = BTreeMap<String, Vec<(Place, f64)>>;
 
-/// x axis of curves.
+/// Choice of the x axis of curves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Axis {
     Step,
@@ -56,7 +56,7 @@ impl Axis {
         }
     }
 
-    /// x of a place in `run`.
+    /// Coordinate of a position in `run`.
     fn of(self, run: &RunLog, [step, tokens, seconds]: Place) -> f64 {
         match self {
             Self::Step => step,
@@ -67,14 +67,14 @@ impl Axis {
     }
 }
 
-/// A run as its files tell it.
+/// A run as recorded in its files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunLog {
     /// Name on the page.
     pub name: String,
-    /// Of training.
+    /// Metrics of training.
     train: Figures,
-    /// Of evaluations.
+    /// Metrics of evaluations.
     evaluation: Figures,
     /// Settings by name.
     settings: BTreeMap<String, String>,
@@ -83,11 +83,11 @@ pub struct RunLog {
     tokens: Option<f64>,
 }
 
-/// Objects of a record whose numbers go by their own names.
+/// Objects of a record whose numbers keep their own names.
 const GROUPS: [&str; 2] = ["measured", "figures"];
 
-/// Adds the numbers in `value` under their names; those inside of an object that is no group have its name before them. A list of
-/// names and values is like an object.
+/// Adds the numbers in `value` under their names; the names of those inside an object that is not a group are prefixed with its
+/// name. A list of names and values is treated like an object.
 fn numbers(name: &str, value: &Value, add: &mut impl FnMut(&str, f64)) {
     let mut member = |key: &str, value: &Value| match name {
         _ if GROUPS.contains(&key) => numbers(name, value, add),
@@ -128,10 +128,10 @@ fn settings(name: &str, value: &toml::Value, all: &mut BTreeMap<String, String>)
 }
 
 impl RunLog {
-    /// Reads the run in `folder`. A line of the metrics that was cut off by a kill is left out.
+    /// Reads the run in `folder`. A line of the metrics that was cut off by a kill is skipped.
     ///
     /// # Errors
-    /// The folder holds no run, or a line of its metrics is no record.
+    /// The folder does not contain a run, or a line of its metrics is not a record.
     pub fn read(folder: &Path, name: &str) -> Result<Self, ReportError> {
         let mut run = Self { name: name.to_owned(), ..Self::default() };
         let path = folder.join("metrics.jsonl");
@@ -172,7 +172,7 @@ impl RunLog {
         });
     }
 
-    /// The last value of each figure: of evaluations, and of training with `train.` before its name.
+    /// Last value of each metric: of evaluations, and of training with the prefix `train.`.
     pub(crate) fn figures(&self) -> Vec<(String, f64)> {
         let last = |(name, points): (&String, &Vec<(Place, f64)>)| (name.clone(), points[points.len() - 1].1);
         let train = self.train.iter().map(|entry| {
@@ -182,7 +182,7 @@ impl RunLog {
         self.evaluation.iter().map(last).chain(train).collect()
     }
 
-    /// Steps, time, last figures and settings.
+    /// Steps, time, last metrics and settings as JSON.
     pub fn to_json(&self) -> Value {
         let figures: Map<String, Value> =
             self.figures().into_iter().map(|(name, value)| (name, json!(value))).collect();
@@ -210,7 +210,7 @@ pub fn sections(runs: &[RunLog]) -> Vec<Section> {
     sections
 }
 
-/// A row for each figure: the last value of each run in evaluations, or in training where nothing was evaluated, and its meaning.
+/// Builds a row for each metric: the last value of each run in evaluations, or in training if nothing was evaluated, and its meaning.
 fn figures_table(runs: &[RunLog]) -> Section {
     let is_evaluated = runs.iter().any(|run| !run.evaluation.is_empty());
     let of = |run: &'_ RunLog| if is_evaluated { run.evaluation.clone() } else { run.train.clone() };
@@ -225,7 +225,7 @@ fn figures_table(runs: &[RunLog]) -> Section {
     let mut rows = vec![
         row("figure", cells(|run| run.name.clone()), "meaning"),
         row("steps", cells(|run| run.steps.to_string()), "updates of the parameters"),
-        // The space does not break.
+        // A no-break space.
         row("time", cells(|run| format!("{:.0}\u{a0}s", run.seconds)), "training alone, without evaluations"),
     ];
     rows.extend(names.into_iter().map(|name| {
@@ -246,7 +246,7 @@ fn rank(name: &str) -> u32 {
     }
 }
 
-/// Axes to choose from; the first is shown. Runs of very different length share a chart by their share.
+/// Axes to choose from; the first is shown. Runs of very different lengths are compared by their relative length.
 fn axes(runs: &[RunLog]) -> Vec<Axis> {
     if runs.len() < 2 {
         return vec![Axis::Step];
@@ -262,7 +262,7 @@ fn axes(runs: &[RunLog]) -> Vec<Axis> {
     axes
 }
 
-/// A panel for each figure, with its baseline as a line. A run has one color: evaluation lines are solid, training lines thin.
+/// Builds a panel for each metric, with its baseline as a line. A run has one color: evaluation lines are solid, training lines thin.
 fn panels(runs: &[RunLog], axis: Axis) -> Vec<Panel> {
     let mut names: Vec<&String> = runs.iter().flat_map(|run| run.train.keys().chain(run.evaluation.keys())).collect();
     names.sort_by_key(|name| (rank(name), *name));
@@ -271,7 +271,7 @@ fn panels(runs: &[RunLog], axis: Axis) -> Vec<Panel> {
     names.into_iter().map(|name| panel(runs, name, axis)).collect()
 }
 
-/// True if a run has the figure.
+/// True if a run has the metric.
 fn has_figure(runs: &[RunLog], name: &str) -> bool {
     runs.iter().any(|run| run.train.contains_key(name) || run.evaluation.contains_key(name))
 }
@@ -296,7 +296,7 @@ fn panel(runs: &[RunLog], name: &str, axis: Axis) -> Panel {
     Panel { title: name.to_owned(), meaning: meaning(name), axis: axis.name(), curves }
 }
 
-/// Dashed lines of the last baselines of figure `name`, across the chart: one if it is the same for all runs.
+/// Dashed lines at the last baselines of metric `name`, across the chart: one if it is the same for all runs.
 fn baselines(runs: &[RunLog], name: &str, axis: Axis, label: impl Fn(&RunLog, &str) -> String) -> Vec<Curve> {
     let of = |run: &RunLog| {
         let (key, points) = run.evaluation.iter().find(|(key, _)| baseline(key).is_some_and(|(of, _)| of == name))?;
@@ -324,7 +324,7 @@ fn baselines(runs: &[RunLog], name: &str, axis: Axis, label: impl Fn(&RunLog, &s
     }
 }
 
-/// The settings that are not the same in all runs.
+/// Settings that differ between runs.
 fn differences(runs: &[RunLog]) -> Section {
     let mut names: Vec<&String> = runs.iter().flat_map(|run| run.settings.keys()).collect();
     names.sort();
@@ -375,7 +375,7 @@ mod tests {
         let both = ["training", "evaluation"];
         let expected = ["a", "b"].map(|run| both.map(|part| format!("{run}, {part}"))).concat();
         assert_eq!(names, [&expected[..], &["unigram baseline".to_owned()]].concat());
-        // One color for each run, another for what they share, and the baseline as a line across.
+        // One color for each run, another for their common line, and the baseline as a line across.
         let colors: Vec<_> = loss.curves.iter().map(|curve| curve.color).collect();
         assert!(colors[0] == colors[1] && colors[2] == colors[3] && colors[0] != colors[2] && colors[4] == GREY);
         assert_eq!((loss.curves[4].line, &loss.curves[4].points), (Line::Dashed, &vec![(0.0, 7.0), (10.0, 7.0)]));

@@ -15,16 +15,16 @@ const WIDTH: u32 = 900;
 const HEIGHT: u32 = 350;
 /// Height of the row of names above a plot.
 const LEGEND: i32 = 22;
-/// Curves of at most this many points have a mark at each point.
+/// Curves with at most this many points have a mark at each point.
 const MARKED: usize = 20;
 
-/// Drawing of a curve.
+/// Style of a curve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Line {
-    /// Wide, with marks at few points.
+    /// Wide, with marks if there are few points.
     #[default]
     Solid,
-    /// Narrow and pale, for values with noise.
+    /// Narrow and pale, for noisy values.
     Thin,
     /// Dashed, for baselines.
     Dashed,
@@ -37,9 +37,9 @@ pub struct Curve {
     pub name: String,
     /// Red, green, blue.
     pub color: [u8; 3],
-    /// Drawing.
+    /// Style of the line.
     pub line: Line,
-    /// (x, y), by rising x. Points that are not finite are left out.
+    /// Points (x, y), by ascending x. Points that are not finite are skipped.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -59,7 +59,7 @@ pub struct Panel {
     pub meaning: &'static str,
     /// Name of the x axis.
     pub axis: &'static str,
-    /// The curves; those without points have no legend.
+    /// Curves of the panel; those without points have no legend.
     pub curves: Vec<Curve>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) const GREY: [u8; 3] = [110, 110, 110];
 pub(crate) const COLORS: [[u8; 3]; 8] =
     [BLUE, ORANGE, GREEN, RED, [148, 103, 189], [140, 86, 75], [227, 119, 194], [23, 160, 170]];
 
-/// Draws `panels` below each other to `path`, whole or not at all.
+/// Draws `panels` below each other and writes them to `path` atomically.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -113,7 +113,7 @@ pub(crate) fn chart(panel: &Panel) -> Result<String, String> {
     Ok(text)
 }
 
-/// Means of runs of equal length, at most [`POINTS`] of them, so that the file stays small for a run of any length.
+/// Means of equally long runs of points, at most [`POINTS`] of them, so that the file stays small for training runs of any length.
 pub(crate) fn averaged(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.retain(|(_, value)| value.is_finite());
     let run = points.len().div_ceil(POINTS).max(1);
@@ -146,7 +146,7 @@ fn plot(
     let last = all().map(|point| point.0).fold(first + 1.0, f64::max);
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(low, high), point| (low.min(point.1), high.max(point.1)));
     let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
-    // A constant is drawn in the middle of a range of a tenth of its size.
+    // A constant is drawn in the middle of a range of a tenth of its value.
     let margin = if high > low { (high - low) * 0.05 } else { (high.abs() * 0.05).max(1e-9) };
     let (low, high) = (low - margin, high + margin);
     let shown: Vec<&Curve> =
@@ -163,7 +163,7 @@ fn plot(
         .x_label_formatter(&|x| if last - first < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") })
         .y_label_formatter(&|y| tick(*y, low, high))
         .max_light_lines(0)
-        // A label takes about 60 pixels.
+        // A label is about 60 pixels wide.
         .x_labels((width / 90) as usize)
         .y_labels(6)
         .draw()?;
@@ -188,8 +188,8 @@ fn plot(
     Ok(())
 }
 
-/// Dashes along `points`, whose first coordinates ascend: three fifths of each `period` of the first coordinate. The dashes of
-/// plotters need a function of glibc 2.35.
+/// Dashes along `points`, whose first coordinates ascend: three fifths of each `period` of the first coordinate. The dashed
+/// lines of plotters require a function of glibc 2.35.
 fn dashes(points: &[(f64, f64)], period: f64) -> Vec<[(f64, f64); 2]> {
     let mut dashes = Vec::new();
     for pair in points.windows(2) {
@@ -209,7 +209,7 @@ fn color(curve: &Curve) -> RGBColor {
     RGBColor(curve.color[0], curve.color[1], curve.color[2])
 }
 
-/// Draws the names of `curves` in a row above the plot, where they cover no data.
+/// Draws the names of `curves` in a row above the plot, where they do not cover data.
 fn draw_legend(
     strip: &DrawingArea<SVGBackend<'_>, Shift>,
     curves: &[&Curve],
@@ -224,7 +224,7 @@ fn draw_legend(
     Ok(())
 }
 
-/// Label of the y axis, with as many digits as distinguish neighboring labels in `low..high`.
+/// Label of the y axis, with enough digits to distinguish neighboring labels in `low..high`.
 fn tick(value: f64, low: f64, high: f64) -> String {
     // The axis has at most ten steps of 1, 2 or 5 times a power of ten.
     let power = libm::log10((high - low) / 11.0).floor();

@@ -8,7 +8,7 @@ use engine::io::write_atomically;
 use super::curves::{Curve, chart};
 use super::{Line, Panel, ReportError};
 
-/// A part of a report.
+/// Section of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Section {
     /// Names and values.
@@ -22,7 +22,7 @@ pub enum Section {
     Grid {
         /// Heading.
         title: String,
-        /// The rows.
+        /// Cells of each row.
         rows: Vec<Vec<String>>,
     },
     /// Curves.
@@ -40,12 +40,12 @@ pub enum Section {
     Text {
         /// Heading.
         title: String,
-        /// The text.
+        /// Text to show unchanged.
         text: String,
     },
 }
 
-/// In a dark scheme pictures are inverted and their hues turned back, so that they keep their colors.
+/// In dark mode, images are inverted and their hues rotated back, so that they keep their colors.
 const STYLE: &str = ":root{color-scheme:light dark}\
     body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
     overflow-wrap:anywhere}.wide{overflow-x:auto}.wide th,.grid td{overflow-wrap:normal}td:first-child{white-space:nowrap}\
@@ -64,10 +64,10 @@ const STYLE: &str = ":root{color-scheme:light dark}\
     @media(prefers-color-scheme:dark){body{color:#ddd;background:#15171a}td{border-color:#444}pre{background:#22252a}\
     svg{filter:invert(.91) hue-rotate(180deg)}}";
 
-/// Writes `sections` under `title` to `path`, whole or not at all.
+/// Writes `sections` under `title` to `path` atomically.
 ///
 /// # Errors
-/// The file cannot be written, or a curve not be drawn.
+/// The file cannot be written, or a curve cannot be drawn.
 pub fn write_html(path: &Path, title: &str, sections: &[Section]) -> Result<(), ReportError> {
     let text = html(title, sections).map_err(|problem| ReportError::Plot { path: path.to_owned(), problem })?;
     Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?)
@@ -125,7 +125,7 @@ fn charts(panels: &[Panel], out: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// Charts over each axis, and buttons that show one of them; without scripts.
+/// Charts over each axis, with buttons that show one of them; without scripts.
 fn switch(axes: &[Vec<Panel>], out: &mut String) -> Result<(), String> {
     if let [panels] = axes {
         return charts(panels, out);
@@ -145,7 +145,7 @@ fn switch(axes: &[Vec<Panel>], out: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// A chart with its title, its legend, and its numbers.
+/// A chart with its title, legend and values.
 fn figure(panel: &Panel) -> Result<String, String> {
     let curves: Vec<&Curve> = panel.curves.iter().filter(|curve| !curve.points.is_empty()).collect();
     let mut out = format!("<figure><figcaption>{}", escaped(&panel.title));
@@ -169,7 +169,7 @@ fn figure(panel: &Panel) -> Result<String, String> {
     }
     let mut rows = vec![vec!["curve".to_owned(), panel.axis.to_owned(), "value".to_owned()]];
     for curve in &curves {
-        // A dozen of them are enough to check the picture.
+        // A dozen values are enough to check the picture.
         let every = curve.points.len().div_ceil(12).max(1);
         let last = curve.points.len() - 1;
         let points = curve.points.iter().enumerate().filter(|(at, _)| at % every == 0 || *at == last);
@@ -183,7 +183,7 @@ fn x_text(x: f64) -> String {
     if x == x.round() { format!("{x}") } else { format!("{x:.2}") }
 }
 
-/// A table whose first row is its head.
+/// A table whose first row is its header.
 fn grid(rows: &[Vec<String>]) -> String {
     let mut out = String::from("<div class=\"wide\"><table class=\"grid\">");
     for (number, row) in rows.iter().enumerate() {
@@ -198,7 +198,7 @@ fn grid(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// A square of cells, the darker the larger their share of the row.
+/// A square of cells, shaded by their share of the row.
 fn confusion(labels: &[String], counts: &[Vec<u64>]) -> String {
     const CELL: usize = 64;
     const MARGIN: usize = 150;

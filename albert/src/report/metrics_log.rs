@@ -1,8 +1,8 @@
 //! `metrics.jsonl`: one JSON object per line, written line by line.
 //!
 //! A checkpoint stores the number of its records ([`MetricsLog::records`]), which were synced before
-//! ([`MetricsLog::sync`]). Resuming from it keeps exactly these: later records, and lines that a crash left half written or
-//! as zeros, are cut off and reported. A missing record is an error.
+//! ([`MetricsLog::sync`]). Resuming keeps exactly these: later records, and lines that a crash left incomplete or as zeros,
+//! are truncated and reported. A missing record is an error.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -29,14 +29,14 @@ pub(crate) struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens the log at `path` to continue after `step` steps. Returns a remark about lines that were cut off.
+    /// Opens the log at `path` to continue after `step` steps. Returns a remark about truncated lines.
     ///
-    /// `counted` is the number of records that the checkpoint of `step` stores; checkpoints of older versions store none,
-    /// and all records up to `step` are kept.
+    /// `counted` is the number of records stored in the checkpoint of `step`; checkpoints of older versions do not store
+    /// it, and all records up to `step` are kept.
     ///
     /// # Errors
-    /// The file cannot be read, cut or opened; a counted record is missing; or, without `counted`, a complete line that is
-    /// not of zeros is not a record.
+    /// The file cannot be read, cut or opened; a counted record is missing; or, without `counted`, a complete line other
+    /// than zeros is not a record.
     pub(crate) fn resume<R: Logged>(
         path: &Path,
         step: u64,
@@ -74,7 +74,7 @@ impl MetricsLog {
     pub(crate) fn append(&mut self, record: &impl Logged) -> Result<(), ReportError> {
         let mut line = serde_json::to_string(record).expect("a record has string keys");
         line.push('\n');
-        // One write per line: a kill leaves at most one broken line, the last.
+        // One write per line: a kill leaves at most one incomplete line, the last.
         self.file.write_all(line.as_bytes()).map_err(ReportError::io(&self.path, "add to the metrics"))?;
         self.records += 1;
         Ok(())
@@ -94,15 +94,15 @@ impl MetricsLog {
     }
 }
 
-/// Part of a log that is kept.
+/// Kept part of a log.
 struct Kept {
     records: u64,
     bytes: usize,
-    /// Description of the rest.
+    /// Description of the dropped part.
     dropped: Option<String>,
 }
 
-/// The first `counted` records, or all up to `step`, of the log in `bytes`.
+/// Finds the first `counted` records, or all up to `step`, of the log in `bytes`.
 fn keep<R: Logged>(path: &Path, bytes: &[u8], step: u64, counted: Option<u64>) -> Result<Kept, ReportError> {
     let mut kept = Kept { records: 0, bytes: 0, dropped: None };
     for line in lines(bytes) {
@@ -115,7 +115,7 @@ fn keep<R: Logged>(path: &Path, bytes: &[u8], step: u64, counted: Option<u64>) -
                 kept.bytes = line.end;
             }
             Ok(_) => break,
-            // Torn by a crash if nothing else follows; a counted record is then missing, which the caller reports.
+            // Torn by a crash if nothing else follows; if this was a counted record, the caller reports it as missing.
             Err(_) if line.is_torn() && lines(&bytes[line.end..]).all(|line| line.is_torn()) => break,
             Err(error) => return Err(error),
         }
@@ -160,7 +160,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// True for a line as a crash leaves it: without an end, or of zeros (blocks that were allocated and not written).
+    /// True for a line that a crash left incomplete: without a line break, or zeros (blocks that were allocated but not written).
     fn is_torn(&self) -> bool {
         !self.is_ended || self.text.contains(&0)
     }
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Zeros with and without line breaks and later records behind them: blocks of a file that a power cut lost.
+    /// Zeros with and without line breaks, followed by later records: blocks of a file lost in a power failure.
     #[test]
     fn what_no_checkpoint_counts_on_never_blocks_resuming() {
         let folder = tempfile::tempdir().unwrap();
@@ -273,7 +273,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
             assert_eq!(std::fs::read(&path).unwrap(), bytes);
         }
-        // Removing the file is the way to go on without the records.
+        // Removing the file allows continuing without the records.
         std::fs::remove_file(&path).unwrap();
         let (log, remark) = resume(&path, 20, Some(4));
         assert!(remark.is_some_and(|remark| remark.contains("the 4 records up to step 20 are lost")));
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Lines as programs wrote them before figures were named by their objective.
+    /// Lines in the format of versions before metrics were named after their objective.
     #[test]
     fn older_records_are_read() {
         let line = r#"{"kind":"evaluation","step":3,"mlm_loss":5.5,"mlm_accuracy":0.1,"masked":7,"unigram_loss":6.0,

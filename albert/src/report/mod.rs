@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! metrics.jsonl              one JSON object per line: `train` and `evaluation` records
-//! events.out.tfevents.*      the same figures for TensorBoard; one file for every start of the run
+//! events.out.tfevents.*      the same metrics for TensorBoard; one file for every start of the run
 //! curves.svg                 loss, accuracy and learning rate over the steps
-//! report.html                figures, confusion matrix and curves of fine-tuning, in one file
+//! report.html                metrics, confusion matrix and curves of fine-tuning, in one file
 //! `albert report`            the same of one or several runs of any kind, from their metrics and settings
 //! ```
 //!
-//! A killed run may have logged steps beyond its last checkpoint. Resuming cuts them off the metrics and makes TensorBoard
-//! drop them, so that the files end as those of a run that was never interrupted.
+//! A killed run may have logged steps beyond its last checkpoint. Resuming removes them from the metrics and makes
+//! TensorBoard drop them, so that the files end like those of an uninterrupted run.
 
 mod comparison;
 mod curves;
@@ -40,7 +40,7 @@ pub enum ReportError {
     /// A file could not be written.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A file could not be opened, read or added to.
+    /// A file could not be opened, read or appended to.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// The file.
@@ -60,7 +60,7 @@ pub enum ReportError {
         /// Message of the parser.
         problem: String,
     },
-    /// The metrics lack records that a checkpoint counts on.
+    /// Records counted by a checkpoint are missing from the metrics.
     #[error(
         "{}: holds {found} of the {counted} records that the checkpoint of step {step} counts on; restore the file, or \
          remove it to go on without its records",
@@ -71,9 +71,9 @@ pub enum ReportError {
         path: PathBuf,
         /// Number of records in the file.
         found: u64,
-        /// Number of records that the checkpoint counts on.
+        /// Number of records counted by the checkpoint.
         counted: u64,
-        /// The step of the checkpoint.
+        /// Step of the checkpoint.
         step: u64,
     },
     /// The plot could not be drawn.

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The first event of a file states the version `brain.Event:2`. A resumed run opens a new file whose `SessionLog`
-//! START event makes TensorBoard drop that step and later ones of older files.
+//! START event makes TensorBoard drop this and later steps of older files.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -40,7 +40,7 @@ impl EventFile {
     /// The file cannot be created or written.
     pub(crate) fn create(folder: &Path, step: u64) -> Result<Self, ReportError> {
         let now = wall_time();
-        // The name must contain "tfevents"; seconds order the files, and process ids distinguish starts in one second.
+        // The name must contain "tfevents"; seconds order the files, and process ids distinguish starts within one second.
         let stem = format!("events.out.tfevents.{:010}.{}", now as u64, std::process::id());
         for attempt in 0u32.. {
             let name = if attempt == 0 { stem.clone() } else { format!("{stem}.{attempt}") };
@@ -63,7 +63,7 @@ impl EventFile {
         unreachable!("some name is free")
     }
 
-    /// The file's path.
+    /// Path of the file.
     #[cfg(test)]
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -104,7 +104,7 @@ fn tf_record(payload: &[u8]) -> Vec<u8> {
     record
 }
 
-/// An `Event` of `time` and `step` with the fields of `rest`.
+/// Encodes an `Event` of `time` and `step` with the fields of `rest`.
 fn event(time: f64, step: u64, rest: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     write_field(&mut out, 1, Value::Fixed64(time.to_bits()));
@@ -121,9 +121,9 @@ mod tests {
     use crate::pretrain::{HeldOutFigures, PretrainRecord, Sentence, SentenceObjective};
     use crate::train::EvaluationRecord;
 
-    /// A reader that shares nothing with the writer: walks frames, checks both checksums bit by bit.
+    /// An independent reader: parses frames and verifies both checksums bit by bit.
     fn frames(mut file: &[u8]) -> Vec<Vec<u8>> {
-        // Spelled as the format's definition has it.
+        // Written as in the definition of the format.
         #[allow(clippy::manual_rotate)]
         fn crc(bytes: &[u8]) -> u32 {
             let mut crc = !0u32;

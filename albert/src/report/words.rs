@@ -1,6 +1,6 @@
-//! Figures in words.
+//! Descriptions of metrics.
 
-/// Meaning of a figure by its name in `metrics.jsonl`, and its better direction; empty for an unknown name.
+/// Meaning of a metric by its name in `metrics.jsonl`, and its better direction; empty for an unknown name.
 pub fn meaning(name: &str) -> &'static str {
     match name.rsplit('.').next().unwrap_or(name) {
         "loss" => "what training lowers, in nats; lower is better",
@@ -33,7 +33,7 @@ pub fn meaning(name: &str) -> &'static str {
     }
 }
 
-/// The figure whose chart has `name` as a baseline, and the name of the line.
+/// Metric whose chart shows `name` as a baseline, and the name of the line.
 pub(super) fn baseline(name: &str) -> Option<(&'static str, &'static str)> {
     match name {
         "unigram_loss" => Some(("mlm_loss", "unigram baseline")),

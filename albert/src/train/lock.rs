@@ -1,7 +1,7 @@
 //! Folder of a run and its exclusive lock.
 //!
-//! The lock is on a file in the folder. The operating system releases it when the process ends, also when it is killed, so
-//! no stale lock has to be removed.
+//! The lock is on a file in the folder. The operating system releases it when the process ends, even if it is killed, so
+//! stale locks never have to be removed.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use engine::io::{create_dir_synced, open_lock_file};
 
 use crate::checkpoint::CheckpointError;
 
-/// Exclusive lock on a folder, held until it is dropped.
+/// Exclusive lock on a folder until it is dropped.
 #[derive(Debug)]
 pub struct FolderLock {
     _file: File,
@@ -20,10 +20,10 @@ pub struct FolderLock {
 impl FolderLock {
     const FILE: &str = ".lock";
 
-    /// Locks `folder`, which is created if missing; `None` if another process holds the lock.
+    /// Locks `folder`, which is created if missing; `None` if another process has the lock.
     ///
     /// # Errors
-    /// The folder or the lock file cannot be created, or the file system has no locks.
+    /// The folder or the lock file cannot be created, or the file system does not support locks.
     pub fn take(folder: &Path) -> Result<Option<Self>, EngineError> {
         let (file, path) = Self::open(folder)?;
         match file.try_lock() {
@@ -33,7 +33,7 @@ impl FolderLock {
         }
     }
 
-    /// Locks `folder` as soon as no other process holds the lock.
+    /// Locks `folder` as soon as no other process has the lock.
     ///
     /// # Errors
     /// As for [`FolderLock::take`].
@@ -50,10 +50,10 @@ impl FolderLock {
     }
 }
 
-/// Refuses a `folder` that cannot be created because a file is in its path.
+/// Rejects a `folder` that cannot be created because a file is in its path.
 ///
 /// # Errors
-/// [`CheckpointError::Folder`] that names the file.
+/// [`CheckpointError::Folder`], which names the file.
 pub(crate) fn expect_folder(folder: &Path) -> Result<(), CheckpointError> {
     match folder.ancestors().find(|path| path.exists()) {
         Some(path) if !path.is_dir() => Err(CheckpointError::Folder {
@@ -64,8 +64,8 @@ pub(crate) fn expect_folder(folder: &Path) -> Result<(), CheckpointError> {
     }
 }
 
-/// Locks the folder of a run if it exists. Otherwise [`claim_folder`] creates it once the run is known to be valid: a run
-/// that is refused leaves no folder.
+/// Locks the folder of a run if it exists. Otherwise [`claim_folder`] creates it once the run is known to be valid, so
+/// that a rejected run does not leave a folder.
 ///
 /// # Errors
 /// As for [`claim_folder`].

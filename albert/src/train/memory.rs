@@ -3,9 +3,9 @@
 /// Planned bytes of a run by purpose, known before the first step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// f32 parameters.
+    /// Parameters in f32.
     pub parameters: usize,
-    /// f32 gradients.
+    /// Gradients in f32.
     pub gradients: usize,
     /// Moments of the optimizer, and its scratch.
     pub optimizer: usize,

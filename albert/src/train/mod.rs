@@ -5,12 +5,12 @@
 //!                                                              └> run (folder: steps, evaluations, checkpoints, reports)
 //! ```
 //!
-//! * [`Objective`]: batches of a step, their loss, figures and evaluation. [`RunObjective`]: its files and summary.
-//!   Pre-training and fine-tuning are two objectives.
+//! * [`Objective`]: batches of a step, their loss, metrics and evaluation. [`RunObjective`]: its files and summary.
+//! Pre-training and fine-tuning are two objectives.
 //! * [`Trainer`]: model, parameters, gradients, optimizer and workspace of an objective.
-//! * `run`: a run in a folder, resumable to the bit.
+//! * `run`: a run in a folder, resumable with bit-identical results.
 //! * [`Observer`]: callbacks of a run.
-//! * `settings`: the settings that all recipes have, and their checks; `overrides`: `section.key=value` over a recipe.
+//! * `settings`: settings shared by all recipes, and their checks; `overrides`: applies `section.key=value` to a recipe.
 
 mod lock;
 mod memory;

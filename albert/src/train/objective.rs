@@ -1,4 +1,4 @@
-//! Interface between the training core and what is trained.
+//! Interface between the training core and training tasks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::loaded::LoadedModel;
 use crate::model::{ForwardOptions, Model};
 use crate::report::ReportError;
 
-/// Plan of the memory of an evaluation.
+/// Name of the memory plan of an evaluation.
 pub const EVALUATE: &str = "evaluate";
 
-/// A forward pass that records for backward.
+/// Arguments of a forward pass that records for backward.
 #[derive(Debug)]
 pub struct Pass<'p, 'w> {
-    /// The model.
+    /// Model to run.
     pub model: &'p Model,
-    /// The tape of the step.
+    /// Tape of the step.
     pub tape: &'p Tape<'w>,
-    /// Dropout and precision.
+    /// Dropout and precision of the pass.
     pub options: &'p ForwardOptions,
 }
 
@@ -36,23 +36,23 @@ pub struct Pass<'p, 'w> {
 pub struct BatchShape<'b> {
     /// First token of each sequence, and T `[B + 1]`.
     pub cu_seqlens: &'b [u32],
-    /// Tokens whose vocabulary logits are computed.
+    /// Number of tokens whose vocabulary logits are computed.
     pub masked: usize,
     /// Lane of the step.
     pub lane: usize,
 }
 
-/// Device of a rank, and the other ranks.
+/// Device of a rank, and its connection to the other ranks.
 #[derive(Clone, Debug)]
 pub struct Worker {
     /// Device of this rank.
     pub device: Device,
-    /// The other ranks.
+    /// Connection to the other ranks.
     pub communicator: Communicator,
 }
 
 impl Worker {
-    /// With the timeout of `settings`, which are checked later.
+    /// Sets the timeout of `settings`, which are checked later.
     pub fn with_timeout(self, settings: &RunSettings) -> Self {
         let timeout = settings.communication_timeout.map(Duration::try_from_secs_f64);
         if let Some(Ok(timeout)) = timeout {
@@ -69,7 +69,7 @@ impl From<Device> for Worker {
     }
 }
 
-/// Sums over micro-batches, which ranks exchange.
+/// Sums over micro-batches, exchanged between ranks.
 pub trait MicroBatchSums: Default {
     /// Number of values.
     const VALUES: usize;
@@ -77,7 +77,7 @@ pub trait MicroBatchSums: Default {
     /// Appends the sums; counts are exact below 2⁵³.
     fn write(&self, values: &mut Vec<f64>);
 
-    /// Adds the sums that `write` wrote.
+    /// Adds sums written by `write`.
     fn add(&mut self, values: &[f64]);
 }
 
@@ -89,32 +89,32 @@ pub trait Objective: Sized {
     type Batch;
     /// Divisor of the loss of a micro-batch.
     type Denominator: Copy;
-    /// Losses of a micro-batch, on their way from the device.
+    /// Losses of a micro-batch in transfer from the device.
     type Losses: std::fmt::Debug;
     /// Sums of losses over the micro-batches of a step.
     type Sums: MicroBatchSums;
-    /// Figures of a step beside its loss.
+    /// Metrics of a step other than its loss.
     type Figures: StepFigures;
-    /// Figures of an evaluation.
+    /// Metrics of an evaluation.
     type Evaluation: Figures;
-    /// State between evaluations; part of every checkpoint.
+    /// State between evaluations, stored in every checkpoint.
     type State: Clone + Default + Serialize + DeserializeOwned;
 
-    /// Fills the first places of `room` with the micro-batches of step `step` (from 0) that are in the lanes of this rank, in
-    /// order, and returns their number. One without sequences may stand for none.
+    /// Fills the first elements of `room` with the micro-batches of step `step` (from 0) that are in the lanes of this rank,
+    /// in order, and returns their number. An empty batch means "no batch".
     fn draw(&mut self, step: u64, room: &mut Vec<Self::Batch>) -> usize;
 
     /// Shape of a batch.
     fn shape(batch: &Self::Batch) -> BatchShape<'_>;
 
-    /// Counts of micro-batches for the denominator, which add up over ranks.
+    /// Counts of micro-batches for the denominator, summed over ranks.
     fn counts(&self, batches: &[Self::Batch]) -> [u64; 2];
 
-    /// Denominator of the effective batch of these [counts](Self::counts), so that the gradients of its micro-batches add up
-    /// to its own.
+    /// Denominator of the effective batch with these [counts](Self::counts), so that the gradients of its micro-batches add
+    /// up to the gradient of the batch.
     fn denominator(&self, counts: [u64; 2]) -> Self::Denominator;
 
-    /// Runs a micro-batch forward and backward, adds its gradients, and begins to read its losses, unless the run is dry.
+    /// Runs forward and backward of a micro-batch, adds its gradients, and begins to read its losses, unless the run is dry.
     ///
     /// # Errors
     /// The engine failed.
@@ -126,16 +126,16 @@ pub trait Objective: Sized {
         gradients: &mut Gradients,
     ) -> Result<Self::Losses, EngineError>;
 
-    /// Sums of the losses of a micro-batch, once they are there.
+    /// Sums of the losses of a micro-batch, once they have arrived.
     ///
     /// # Errors
     /// The device failed.
     fn sums(losses: Self::Losses) -> Result<Self::Sums, EngineError>;
 
-    /// Loss and figures of a step; the loss is not finite if a sum is not.
+    /// Loss and metrics of a step; the loss is not finite if a sum is not.
     fn figures(&self, sums: &Self::Sums) -> (f64, Self::Figures);
 
-    /// The largest batch, for the memory planner: no vector of any other batch is longer.
+    /// Largest batch, for the memory planner: no vector of any other batch is longer.
     fn largest(&self) -> Self::Batch;
 
     /// Plans the memory of evaluations as `EVALUATE` and returns its bytes.
@@ -144,18 +144,18 @@ pub trait Objective: Sized {
     /// There is not enough memory.
     fn plan_evaluation(&self, loaded: &mut LoadedModel, settings: &TrainSettings) -> Result<usize, Self::Error>;
 
-    /// Room for the micro-batches of a step, and the bytes of it and of the data.
+    /// Buffers for the micro-batches of a step, and the bytes of them and of the data.
     fn room(&self) -> (Vec<Self::Batch>, usize);
 }
 
 /// Result of [`RunObjective::evaluate`].
 #[derive(Debug)]
 pub struct Evaluated<E> {
-    /// Figures of the record.
+    /// Metrics of the record.
     pub figures: E,
     /// True if the model is the best so far.
     pub is_best: bool,
-    /// Files to write beside the best model: name and content.
+    /// Files to write next to the best model: name and content.
     pub files: Vec<(&'static str, String)>,
 }
 
@@ -164,27 +164,27 @@ pub struct Evaluated<E> {
 pub struct About<D> {
     /// Details for [`super::Started`].
     pub details: D,
-    /// Warnings about settings of a new run that may be unintended.
+    /// Warnings about possibly unintended settings of a new run.
     pub warnings: Vec<String>,
     /// Fingerprints of the data and other inputs that determine the results.
     pub inputs: Value,
-    /// Sequences or examples to evaluate on; 0: nothing is evaluated.
+    /// Number of sequences or examples to evaluate on; 0: nothing is evaluated.
     pub evaluated: usize,
 }
 
 /// Position of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
-    /// Steps done.
+    /// Number of completed steps.
     pub step: u64,
-    /// Steps of the whole run.
+    /// Number of steps of the whole run.
     pub steps: u64,
-    /// Evaluations without improvement after which the run stops; 0: never.
+    /// Number of evaluations without improvement after which the run stops; 0: never.
     pub patience: u64,
 }
 
 impl Position {
-    /// True if all steps are done, or the last `worse` evaluations exhaust the patience.
+    /// True if all steps are done, or `worse` evaluations without improvement exhaust the patience.
     pub fn is_over(&self, worse: u64) -> bool {
         self.step >= self.steps || (self.patience > 0 && worse >= self.patience)
     }
@@ -208,8 +208,8 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
     /// Results of a run.
     type Summary;
 
-    /// True for runs over a corpus, which leave a checkpoint at each stop and, in `last/`, their last model; their records
-    /// count tokens and the time spent waiting for data. False for runs of which the best model alone is kept.
+    /// True for runs over a corpus, which write a checkpoint at each stop and their last model to `last/`, and whose
+    /// records count tokens and the time spent waiting for data. False for runs that keep only the best model.
     const KEEPS_STATE: bool;
 
     /// Description of the run.
@@ -220,7 +220,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
         let _ = (state, report);
     }
 
-    /// Evaluates the model, all ranks together; `None` if [`About::evaluated`] is 0.
+    /// Evaluates the model on all ranks together; `None` if [`About::evaluated`] is 0.
     ///
     /// # Errors
     /// The engine failed, or the data cannot be evaluated.
@@ -236,31 +236,30 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
     /// Content of `config.toml`.
     fn config(&self) -> String;
 
-    /// Settings that determine the results of a run, of which `step` steps are done: later changes of the number of steps
-    /// are left out.
+    /// Settings that determine the results of a run after `step` steps, without later changes of the number of steps.
     fn fingerprint(&self, step: u64) -> Value;
 
-    /// Place in the data, for a checkpoint.
+    /// Position in the data, for a checkpoint.
     fn cursor(&self) -> Value {
         Value::Null
     }
 
-    /// Continues at a cursor.
+    /// Continues from a cursor.
     ///
     /// # Errors
-    /// The data has no such place.
+    /// The data has no such position.
     fn seek(&mut self, cursor: &Value) -> Result<(), Self::Error> {
         let _ = cursor;
         Ok(())
     }
 
-    /// Notes a change of the number of steps in the recipe.
+    /// Records a change of the number of steps in the recipe.
     ///
     /// # Errors
     /// The change is not possible.
     fn replan(&mut self, replan: Replan) -> Result<(), Self::Error>;
 
-    /// Writes what a new run keeps beside its recipe.
+    /// Writes the files of a new run other than its recipe.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -281,7 +280,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
     /// A file cannot be written.
     fn report(&self, folder: &Path, records: &[RecordOf<Self>], state: &Self::State) -> Result<(), ReportError>;
 
-    /// Results of the run at `position`, of which `last` is the last evaluation.
+    /// Results of the run at `position`, with `last` as the last evaluation.
     fn summary(
         &self,
         position: Position,
@@ -289,7 +288,7 @@ pub trait RunObjective: Objective<Error: From<CheckpointError> + From<ReportErro
         last: Option<&EvaluationRecord<Self::Evaluation>>,
     ) -> Self::Summary;
 
-    /// Keeps the results of a finished run.
+    /// Writes the results of a finished run.
     ///
     /// # Errors
     /// A file cannot be written.

@@ -17,15 +17,15 @@ pub struct Started<'a, D> {
     pub step: u64,
     /// Steps of the whole run.
     pub steps: u64,
-    /// Sequences or examples of an evaluation; 0 without one.
+    /// Number of sequences or examples of an evaluation; 0 without one.
     pub evaluated: usize,
     /// Planned peak memory of the run.
     pub memory: MemoryPlan,
     /// Damaged checkpoints that were skipped, each with the reason.
     pub damaged: &'a [String],
-    /// Settings of a new run that may be unintended.
+    /// Possibly unintended settings of a new run.
     pub warnings: &'a [String],
-    /// Messages about a resumed run: metrics records that are lost or cut off, a state of an earlier version.
+    /// Messages about a resumed run: lost or truncated metrics records, a state of an earlier version.
     pub notes: &'a [String],
     /// Checkpoint from which the run continues.
     pub resumed_from: Option<&'a Path>,
@@ -39,8 +39,8 @@ pub trait Observer<O: RunObjective> {
     fn started(&mut self, started: &Started<'_, O::Details>) {
         let _ = started;
     }
-    /// Called before the first micro-batch of a step and after each: the number of those that are done, and of all of this rank. False abandons
-    /// the step and ends the run without saving, in a process that trains alone.
+    /// Called before the first micro-batch of a step and after each, with the number of completed ones and the number of all on
+    /// this rank. False aborts the step and ends the run without saving, if the process trains alone.
     fn micro_batch(&mut self, done: usize, all: usize) -> bool {
         let _ = (done, all);
         true
@@ -49,8 +49,8 @@ pub trait Observer<O: RunObjective> {
     fn stepped(&mut self, report: &StepReport<O::Figures>) {
         let _ = report;
     }
-    /// Called after each step: the number of steps that the whole run shall have from now on, if it changes. The change
-    /// becomes part of the run's recipe (`schedule.replans`).
+    /// Called after each step: returns the new number of steps of the whole run if it is to change. The change becomes
+    /// part of the run's recipe (`schedule.replans`).
     fn replanned(&mut self, report: &StepReport<O::Figures>) -> Option<u64> {
         let _ = report;
         None

@@ -1,4 +1,4 @@
-//! Recipes as TOML: tables over tables, settings over a table, fingerprints.
+//! Recipes as TOML: merging of tables, overrides, fingerprints.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-/// A setting or a stored value that cannot be used, as a sentence.
+/// An invalid setting or stored value, described in a sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingError(pub String);
@@ -14,7 +14,7 @@ pub struct SettingError(pub String);
 /// Parses the text of a recipe.
 ///
 /// # Errors
-/// A sentence that names the line.
+/// Message with the line.
 pub fn parse(text: &str) -> Result<Table, SettingError> {
     let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
@@ -30,15 +30,15 @@ pub fn parse(text: &str) -> Result<Table, SettingError> {
     Ok(table)
 }
 
-/// Keys of earlier versions, section and name, and their names now.
+/// Keys of earlier versions, as section and name, and their new names.
 const RENAMED: [([&str; 2], &str); 1] = [(["compute", "activations"], "precision")];
 
-/// The message on one line; the parser puts the key on a line of its own.
+/// Returns the message in one line; the parser puts the key on a separate one.
 fn one_line(error: &toml::de::Error) -> String {
     error.to_string().trim().replace('\n', " ")
 }
 
-/// A setting over those of a recipe: its key, such as `optimizer.learning_rate`, and its value.
+/// Override of a recipe's setting: its key, such as `optimizer.learning_rate`, and its value.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Setting {
@@ -47,10 +47,10 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The setting `key`, a section and a name with a dot between them.
+    /// Creates the setting `key`, a section and a name separated by a dot.
     ///
     /// # Errors
-    /// The key is empty, or TOML has no such value: a path that is not UTF-8, for instance.
+    /// The key is empty, or the value cannot be expressed in TOML, such as a path that is not UTF-8.
     pub fn new(key: &str, value: impl Serialize) -> Result<Self, SettingError> {
         let value = Value::try_from(value).map_err(|error| SettingError(format!("`{key}`: {error}")))?;
         let mut keys: Vec<_> = key.trim().split('.').map(str::to_owned).collect();
@@ -63,7 +63,7 @@ impl Setting {
         Ok(Self { keys, value })
     }
 
-    /// The settings of words `section.key=value`.
+    /// Parses several settings `section.key=value`.
     ///
     /// # Errors
     /// As [`Setting::from_str`].
@@ -71,12 +71,12 @@ impl Setting {
         words.iter().map(|word| word.as_ref().parse()).collect()
     }
 
-    /// The key.
+    /// Key of the setting, with dots.
     pub fn key(&self) -> String {
         self.keys.join(".")
     }
 
-    /// Inserts it into a recipe.
+    /// Writes the setting to a recipe.
     pub fn write_to(&self, table: &mut Table) -> Result<(), SettingError> {
         insert(table, &self.keys, self.value.clone())
     }
@@ -85,7 +85,7 @@ impl Setting {
 impl FromStr for Setting {
     type Err = SettingError;
 
-    /// Reads `section.key=value`; text that is not a TOML value is a string without quotes.
+    /// Parses `section.key=value`; text that is not a TOML value is used as a string without quotes.
     fn from_str(text: &str) -> Result<Self, SettingError> {
         let Some((key, value)) = text.split_once('=') else {
             return Err(SettingError(format!("`{text}` is not a setting; write section.key=value")));
@@ -111,7 +111,7 @@ impl TryFrom<String> for Setting {
     }
 }
 
-/// `settings` with those of `over` in their places.
+/// Overrides `settings` with `over`.
 ///
 /// # Errors
 /// A key is unknown, or a value has another type.
@@ -150,7 +150,7 @@ pub(crate) fn lookup<'t>(table: &'t Table, keys: &[&str]) -> Option<&'t Value> {
     rest.iter().try_fold(table.get(*first)?, |value, key| value.get(*key))
 }
 
-/// Inserts the values of `over` into `table`, recursively. A key removes its alternative, the other one of a pair.
+/// Inserts the values of `over` into `table`, recursively. A key removes its alternative, the other key of its pair.
 pub fn lay_over(table: &mut Table, over: Table, alternatives: &[[&str; 2]]) {
     for (key, value) in over {
         for [a, b] in alternatives {
@@ -169,21 +169,21 @@ pub fn lay_over(table: &mut Table, over: Table, alternatives: &[[&str; 2]]) {
     }
 }
 
-/// The recipe of a table.
+/// Converts a table to a recipe.
 ///
 /// # Errors
-/// A sentence with the key that is unknown, missing or of another type.
+/// Message with the key that is unknown, missing or of another type.
 pub fn recipe_of<R: DeserializeOwned>(table: Table) -> Result<R, SettingError> {
     Value::Table(table).try_into().map_err(|error: toml::de::Error| SettingError(one_line(&error)))
 }
 
-/// All settings of a recipe that determine the results of a run, as JSON: all but `input` and `run`.
+/// Settings of a recipe that determine the results of a run, as JSON: all except `input` and `run`.
 pub fn fingerprint(recipe: &impl Serialize) -> serde_json::Value {
     let mut value = serde_json::to_value(recipe).expect("a recipe has string keys");
     if let Some(keys) = value.as_object_mut() {
         keys.shift_remove("input");
         keys.shift_remove("run");
     }
-    // Through text, as a checkpoint stores it, so that both sides of a comparison were read by the same parser.
+    // Converted through text, as a checkpoint stores it, so that both sides of a comparison come from the same parser.
     serde_json::from_str(&value.to_string()).expect("serialized JSON parses")
 }

@@ -4,26 +4,26 @@ use serde::{Deserialize, Serialize};
 
 use super::records::{StepFigures, StepReport, TrainRecord};
 
-/// f64 as the integer of its bits: a value that steers a resumed run must be read back exactly, infinity included. A
-/// decimal number, as fine-tuning wrote it in older versions, is read too.
+/// Stores an f64 as the integer of its bits: a value that controls a resumed run must be read back exactly, including
+/// infinity. Decimal numbers, which older versions of fine-tuning wrote, can also be read.
 pub mod bits {
     use std::fmt;
 
     use serde::de::{Error, Visitor};
     use serde::{Deserializer, Serialize, Serializer};
 
-    /// The bits.
+    /// Writes the bits as an integer.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         value.to_bits().serialize(serializer)
     }
 
-    /// From the bits, or from a number with a decimal point.
+    /// Reads the bits, or a number with a decimal point.
     ///
     /// # Errors
-    /// There is neither.
+    /// The value is neither.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         struct Bits;
         impl Visitor<'_> for Bits {
@@ -42,20 +42,20 @@ pub mod bits {
     }
 }
 
-/// Counters of a run, with the sums `S` of its steps' figures and the state `P` of its objective; part of every
+/// Counters of a run, with the sums `S` of its steps' metrics and the state `P` of its objective; part of every
 /// checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress<S, P> {
-    /// Tokens seen; 0 in fine-tuning states of older versions.
+    /// Number of tokens processed; 0 in fine-tuning states of older versions.
     #[serde(default)]
     pub tokens: u64,
-    /// Seconds of training, over all starts.
+    /// Seconds of training, including earlier starts of the run.
     #[serde(with = "bits")]
     pub seconds: f64,
     /// Step of the last evaluation.
     pub evaluated: u64,
-    /// Evaluations since the best one.
+    /// Number of evaluations since the best one.
     #[serde(default)]
     pub worse: u64,
     /// Sums since the last record.
@@ -89,24 +89,24 @@ impl<S: Default, P: Default> Default for Progress<S, P> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window<S> {
-    /// Losses.
+    /// Sum of the losses.
     #[serde(with = "bits")]
     pub loss: f64,
-    /// Their figures.
+    /// Sums of the metrics.
     #[serde(flatten)]
     pub figures: S,
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
     pub(crate) tokens: u64,
     #[serde(with = "bits")]
     pub(crate) seconds: f64,
-    /// Absent in checkpoints of older versions.
+    /// Missing in checkpoints of older versions.
     #[serde(with = "bits", default)]
     pub(crate) data_seconds: f64,
 }
 
 impl<S> Window<S> {
-    /// Adds the figures of a step.
+    /// Adds the metrics of a step.
     pub fn add<F: StepFigures<Sums = S>>(&mut self, report: &StepReport<F>) {
         self.loss += report.loss;
         report.figures.add_to(&mut self.figures);
@@ -121,7 +121,7 @@ impl<S> Window<S> {
         self.loss / self.steps.max(1) as f64
     }
 
-    /// Record of the window that `last` closes, without the totals of the run.
+    /// Record of the window that ends with `last`, without the totals of the run.
     pub(crate) fn record<F: StepFigures<Sums = S>>(&self, last: &StepReport<F>) -> TrainRecord<F> {
         let over_time = |sum: f64| if self.seconds > 0.0 { sum / self.seconds } else { 0.0 };
         TrainRecord {
@@ -138,7 +138,7 @@ impl<S> Window<S> {
     }
 }
 
-/// Detects divergence: the loss, smoothed over about fifty steps, has risen far above its lowest value.
+/// Detector of divergence: the loss, smoothed over about fifty steps, has risen far above its lowest value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Monitor {
@@ -151,7 +151,7 @@ pub(crate) struct Monitor {
 
 /// Weight of a step in the smoothed loss.
 const EMA_WEIGHT: f64 = 0.02;
-/// Steps before the smoothed loss is trusted.
+/// Number of steps before the smoothed loss is used.
 const WARMUP_STEPS: u64 = 50;
 
 impl Default for Monitor {
@@ -161,15 +161,15 @@ impl Default for Monitor {
 }
 
 impl Monitor {
-    /// Adds the loss of a step. Returns the distance of the smoothed loss above its lowest value if it exceeds `margin`
-    /// (0: never).
+    /// Adds the loss of a step. Returns the difference between the smoothed loss and its lowest value if it exceeds
+    /// `margin` (0: never).
     pub(crate) fn watch(&mut self, loss: f64, margin: f64) -> Option<f64> {
         self.steps += 1;
         // The mean of the first steps, then an exponential average.
         let weight = EMA_WEIGHT.max(1.0 / self.steps as f64);
         self.smoothed += weight * (loss - self.smoothed);
         if self.steps == 1 {
-            // About ln V, so that a run that diverges from the first step on is noticed.
+            // About ln V, so that a run that diverges from the first step is detected.
             self.lowest = loss;
         }
         if self.steps < WARMUP_STEPS {

@@ -11,45 +11,45 @@ use crate::report::Logged;
 /// Name of the metrics file in a run folder.
 pub const METRICS: &str = "metrics.jsonl";
 
-/// Named figures of a record.
+/// Named metrics of a record.
 pub trait Figures: Clone + Debug + PartialEq + Serialize + DeserializeOwned {}
 
 impl<F: Clone + Debug + PartialEq + Serialize + DeserializeOwned> Figures for F {}
 
-/// Figures of a step beside its loss.
+/// Metrics of a step other than its loss.
 pub trait StepFigures: Figures + Copy + Default {
     /// Sums over steps; part of every checkpoint.
     type Sums: Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned;
 
-    /// Adds the figures of a step to `sums`.
+    /// Adds the metrics of a step to `sums`.
     fn add_to(&self, sums: &mut Self::Sums);
 
     /// Means over `steps` steps that end with `last`.
     fn mean(sums: &Self::Sums, steps: u64, last: &Self) -> Self;
 }
 
-/// One optimizer step.
+/// Report of one optimizer step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepReport<F> {
-    /// Steps done, this one included.
+    /// Number of completed steps, including this one.
     pub step: u64,
     /// Loss that backward started from, as a mean over the effective batch.
     pub loss: f64,
-    /// Figures of the objective.
+    /// Metrics of the objective.
     pub figures: F,
     /// Learning rate of the step.
     pub learning_rate: f64,
     /// Global norm of the gradient before clipping.
     pub gradient_norm: f64,
-    /// Tokens of the step.
+    /// Number of tokens of the step.
     pub tokens: u64,
-    /// Sequences of the step.
+    /// Number of sequences of the step.
     pub sequences: u64,
     /// Floating-point operations of this rank's matrix products in the step (see `cost`).
     pub flops: f64,
     /// Duration of the step in seconds.
     pub seconds: f64,
-    /// Seconds of these in which the step waited for its batches.
+    /// Part of `seconds` in which the step waited for its batches.
     pub data_seconds: f64,
 }
 
@@ -66,38 +66,38 @@ pub enum Record<F, E> {
 /// Means over the steps since the previous record. Losses are in nats.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainRecord<F> {
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
     /// Mean loss.
     pub loss: f64,
-    /// Figures of the objective.
+    /// Metrics of the objective.
     #[serde(flatten)]
     pub figures: F,
     /// Learning rate of the last step.
     pub learning_rate: f64,
     /// Global norm of the last step's gradient before clipping.
     pub gradient_norm: f64,
-    /// Tokens seen since the start of the run; pre-training only.
+    /// Tokens processed since the start of the run; pre-training only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Tokens per second since the previous record.
     pub tokens_per_second: f64,
-    /// Share of that time in which steps waited for their batches; pre-training only, and absent in logs of older versions.
+    /// Share of that time in which steps waited for their batches; pre-training only, and missing in logs of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_share: Option<f64>,
-    /// Seconds of training since the start of the run, over all its starts.
+    /// Seconds of training since the start of the run, including earlier starts.
     pub seconds: f64,
 }
 
-/// Figures of the model on data that it is not trained on.
+/// Metrics of the model on data that it is not trained on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord<E> {
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// Figures of the objective.
+    /// Metrics of the objective.
     #[serde(flatten)]
     pub figures: E,
-    /// Seconds of training since the start of the run, over all its starts.
+    /// Seconds of training since the start of the run, including earlier starts.
     pub seconds: f64,
 }
 
@@ -111,7 +111,7 @@ impl<F: Figures, E: Figures> Logged for Record<F, E> {
 }
 
 impl<F: Figures, E: Figures> Record<F, E> {
-    /// Scalars of the record for TensorBoard, by tag: its kind and the name that the number has in `metrics.jsonl`.
+    /// Scalars of the record for TensorBoard, by tag: its kind and the name in `metrics.jsonl`.
     pub(crate) fn scalars(&self) -> Vec<(String, f64)> {
         let mut scalars = Vec::new();
         let kind = match self {

@@ -5,17 +5,16 @@
 //!   config.toml                     every setting, resolved
 //!   metrics.jsonl  events.out.tfevents.*  curves.svg
 //!   config.json  model.safetensors  tokenizer.json  tokenizer_config.json
-//!                                   the best model so far (the last saved, while nothing is evaluated)
+//!                                   the best model so far (the last one saved if nothing is evaluated)
 //!   last/                           pre-training: the model at the end, in the same layout
 //!   task.json  report.html  predictions.jsonl  summary.json
-//!                                   fine-tuning: the task; figures and curves; the best model's predictions for the dev
-//!                                   set; results of the finished run
+//! fine-tuning: the task; metrics and curves; the best model's predictions for the dev set; results of the finished run
 //!   checkpoints/                    the last two training states
 //! ```
 //!
-//! A resumed run ends with the same bits as an uninterrupted one: a checkpoint holds parameters, moments, the place in the
-//! data and all counters; masks, dropout and the order of examples are functions of seed and step. A kill at any moment
-//! costs the steps since the last checkpoint.
+//! A resumed run ends with the same bits as an uninterrupted one: a checkpoint contains parameters, moments, the position
+//! in the data and all counters; masks, dropout and the order of examples are functions of seed and step. A kill at any
+//! moment costs only the steps since the last checkpoint.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,21 +35,21 @@ use crate::checkpoint::{Checkpoints, LoadedState, StateHeader};
 use crate::ranks::expect_alike;
 use crate::report::{EventFile, Logged, MetricsLog, read_metrics};
 
-/// Where a run begins.
+/// Starting point of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartMode {
-    /// At step 0, in a folder without a run.
+    /// From step 0, in a folder without a run.
     New,
-    /// At the newest intact checkpoint of the folder; at step 0 if it holds none yet.
+    /// From the newest intact checkpoint of the folder, or from step 0 if there is none yet.
     Resume,
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome<S> {
     /// All steps are done, or the patience is exhausted.
     Finished(S),
-    /// `stop` was set.
+    /// `stop` was set during the run.
     Stopped {
         /// Results so far.
         summary: S,
@@ -61,15 +60,15 @@ pub enum Outcome<S> {
     Diverged {
         /// Message in one sentence.
         problem: String,
-        /// The step that was not or should not have been taken.
+        /// Step that was not or should not have been done.
         step: u64,
-        /// The last checkpoint, if there is one.
+        /// Last checkpoint, if there is one.
         checkpoint: Option<PathBuf>,
     },
 }
 
-/// Runs the trainer that `build` makes in `folder`. `stop` may be set at any time, by a signal for instance; it is checked
-/// after every step. All ranks of `communicator` run the same; the first alone writes, and decides.
+/// Runs the trainer built by `build` in `folder`. `stop` may be set at any time, for example by a signal; it is checked
+/// after every step. All ranks of `communicator` run the same; only the first writes files and makes decisions.
 ///
 /// # Errors
 /// Recipe, data and folder do not match, a resumed run has other settings, or a file cannot be written. Earlier
@@ -116,7 +115,7 @@ struct Run<O: RunObjective> {
     communicator: Communicator,
     folder: PathBuf,
     checkpoints: Checkpoints,
-    /// The first rank's; the others write nothing.
+    /// Present on the first rank only; other ranks do not write.
     files: Option<Files>,
     progress: ProgressOf<O>,
     last_evaluation: Option<EvaluationRecord<O::Evaluation>>,
@@ -138,7 +137,7 @@ struct Files {
     _lock: FolderLock,
 }
 
-/// Refuses ranks whose runs would begin with other settings, inputs or parameters than those of the first.
+/// Rejects ranks whose runs would begin with other settings, inputs or parameters than the first.
 fn expect_same_start<O: RunObjective>(trainer: &mut Trainer<O>, communicator: &Communicator) -> Result<(), O::Error> {
     let (step, parameters) = (trainer.step(), trainer.hash()?);
     let start = json!({
@@ -160,7 +159,7 @@ impl<O: RunObjective> Run<O> {
     ) -> Result<Self, O::Error> {
         let (metrics, checkpoints) = (folder.join(METRICS), Checkpoints::of_run(folder));
         let claimed = if communicator.is_first() { Self::claim(folder, mode, &checkpoints)? } else { None };
-        // The others read the state only when the first has the lock.
+        // Other ranks read the state only after the first has the lock.
         communicator.barrier("the run's folder")?;
         let state = if mode == StartMode::Resume { checkpoints.newest()? } else { None };
         let mut trainer = build()?;
@@ -185,7 +184,7 @@ impl<O: RunObjective> Run<O> {
             if state.is_some() {
                 checkpoints.tidy(step)?;
             }
-            // Without a checkpoint the run starts over, and records of an earlier attempt are dropped.
+            // Without a checkpoint the run restarts, and records of an earlier attempt are dropped.
             let counted = if state.is_some() { progress.records } else { Some(0) };
             let (log, note) = MetricsLog::resume::<RecordOf<O>>(&metrics, step, counted)?;
             notes.extend(state.as_ref().and_then(LoadedState::earlier_version).into_iter().chain(note));
@@ -193,7 +192,7 @@ impl<O: RunObjective> Run<O> {
         } else {
             None
         };
-        // The others read the records only when they are those of the state.
+        // Other ranks read the records only after the first has truncated them to the state.
         communicator.barrier("the run's records")?;
         let mut run = Self {
             trainer,
@@ -213,10 +212,10 @@ impl<O: RunObjective> Run<O> {
         Ok(run)
     }
 
-    /// Locks `folder`, if it is there, and refuses one of another run.
+    /// Locks `folder`, if it exists, and rejects the folder of another run.
     fn claim(folder: &Path, mode: StartMode, checkpoints: &Checkpoints) -> Result<Option<FolderLock>, O::Error> {
         expect_folder(folder)?;
-        // Locked before anything is read: another process may still be writing its state there.
+        // Lock before reading: another process may still be writing its state.
         let claimed = claim_present(folder)?;
         let is_used = || -> Result<bool, O::Error> {
             let has_model = !O::KEEPS_STATE && folder.join("model.safetensors").exists();
@@ -258,7 +257,7 @@ impl<O: RunObjective> Run<O> {
         self.position().is_over(self.progress.worse)
     }
 
-    /// Changes the number of steps, in `config.toml` before it takes effect: a kill costs no decision.
+    /// Changes the number of steps, and writes it to `config.toml` before it takes effect, so that a kill does not lose the decision.
     fn replan(&mut self, steps: u64) -> Result<(), O::Error> {
         let replan = Replan { after: self.trainer.step(), steps };
         self.trainer.objective.replan(replan)?;
@@ -269,7 +268,7 @@ impl<O: RunObjective> Run<O> {
         write_config(&self.trainer.objective, &self.folder)
     }
 
-    /// The new number of steps that the first rank's observer wants.
+    /// The new number of steps requested by the first rank's observer.
     fn replanned(
         &self,
         report: &StepReport<O::Figures>,
@@ -295,7 +294,7 @@ impl<O: RunObjective> Run<O> {
         {
             return Ok(Some(diverged));
         }
-        // The number of steps may have been changed meanwhile.
+        // The number of steps may have changed in between.
         let Due { evaluation, checkpoint } = self.due();
         if evaluation {
             self.evaluate(observer)?;
@@ -310,7 +309,8 @@ impl<O: RunObjective> Run<O> {
     fn due(&self) -> Due {
         let (step, settings) = (self.trainer.step(), &self.trainer.settings);
         let due = |interval: u64| interval > 0 && step.is_multiple_of(interval);
-        // The last step includes what the end of the run needs, so that its checkpoint is taken after the last evaluation.
+        // The last step includes everything that the end of the run requires, so that its checkpoint is written after the
+        // last evaluation.
         let is_last = step >= settings.schedule.steps_after(step);
         Due {
             evaluation: is_last || due(settings.evaluation.interval),
@@ -318,7 +318,7 @@ impl<O: RunObjective> Run<O> {
         }
     }
 
-    /// Finishes steps until at most `most` are in flight. Returns an outcome if the run diverged; later steps are dropped then.
+    /// Finishes steps until at most `most` are in flight. Returns an outcome if the run diverged; later steps are then dropped.
     fn finish_steps(
         &mut self,
         most: usize,
@@ -362,7 +362,7 @@ impl<O: RunObjective> Run<O> {
         Outcome::Diverged { problem, step, checkpoint }
     }
 
-    /// Writes the record of the window that `last` closes.
+    /// Writes the record of the window that ends with `last`.
     fn record(&mut self, last: &StepReport<O::Figures>) -> Result<(), O::Error> {
         let mut record = std::mem::take(&mut self.progress.window).record(last);
         record.seconds = self.progress.seconds;
@@ -417,12 +417,12 @@ impl<O: RunObjective> Run<O> {
         Ok(self.trainer.objective.save_model(&self.trainer.loaded, folder)?)
     }
 
-    /// Saves the current model while no evaluation has chosen one, so that a run that is stopped or killed leaves a model.
+    /// Saves the current model while no evaluation has selected one, so that a stopped or killed run leaves a model.
     fn save_first_model(&mut self) -> Result<(), O::Error> {
         if self.progress.evaluated == 0 { self.save_model(&self.folder.clone()) } else { Ok(()) }
     }
 
-    /// Writes a checkpoint of the current state, unless there is one of this step.
+    /// Writes a checkpoint of the current state, unless this step has one.
     fn save(&mut self, observer: &mut dyn Observer<O>) -> Result<PathBuf, O::Error> {
         let step = self.trainer.step();
         if self.saved == Some(step) {
@@ -434,7 +434,7 @@ impl<O: RunObjective> Run<O> {
         }
         let moments = self.trainer.moments()?;
         let Some(Files { log, .. }) = &mut self.files else { return Ok(self.checkpoints.path(step)) };
-        // Records that the checkpoint counts must be on disk before it.
+        // Records counted by the checkpoint must be on disk before it.
         log.sync()?;
         self.progress.records = Some(log.records());
         let objective = &self.trainer.objective;
@@ -456,7 +456,7 @@ impl<O: RunObjective> Run<O> {
         if self.trainer.objective.about().evaluated == 0 {
             self.save_model(&self.folder.clone())?;
         } else if self.progress.evaluated != self.trainer.step() {
-            // The number of steps was changed to those done, or an older version saved before it evaluated.
+            // The number of steps was changed to the completed ones, or an older version saved before it evaluated.
             self.evaluate(observer)?;
             self.saved = None;
         }
@@ -465,11 +465,11 @@ impl<O: RunObjective> Run<O> {
         }
         let keeps_state = match self.trainer.settings.run.checkpoint_interval {
             _ if O::KEEPS_STATE => true,
-            // A state written at an earlier stop would otherwise stay older than the run.
+            // Otherwise a state written at an earlier stop would remain, older than the run.
             None => self.checkpoints.newest()?.is_some(),
             Some(interval) => interval > 0,
         };
-        // What is in the folder is for the first rank to say.
+        // Only the first rank inspects the folder.
         let keeps_state = self.communicator.any("the wish to save", keeps_state && self.files.is_some())?;
         if keeps_state {
             self.save(observer)?;
@@ -479,7 +479,7 @@ impl<O: RunObjective> Run<O> {
         if self.files.is_some() {
             self.trainer.objective.finish(&self.folder, &summary)?;
         }
-        // Where the first rank is last to write, the others do not end before it.
+        // The first rank may still be writing; other ranks must not end before it.
         self.communicator.barrier("the end of the run")?;
         Ok(summary)
     }
@@ -500,7 +500,7 @@ impl<O: RunObjective> Run<O> {
     }
 }
 
-/// Refuses ranks whose `hash` differs: then something computed other bits, and the model would depend on the rank that saves.
+/// Rejects ranks whose `hash` differs: some rank computed other bits, and the model would depend on the rank that saves.
 fn expect_same_hash<E>(communicator: &Communicator, what: &str, hash: u64) -> Result<(), E>
 where
     E: From<EngineError> + From<SettingError>,

@@ -1,4 +1,4 @@
-//! Settings that every objective shares: optimizer, schedule, computation, evaluation, reports and checkpoints.
+//! Settings shared by all objectives: optimizer, schedule, computation, evaluation, reports and checkpoints.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub use engine::optim::OptimizerKind;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSettings {
-    /// Optimizer.
+    /// Algorithm of the optimizer.
     pub kind: OptimizerKind,
     /// Peak learning rate.
     pub learning_rate: f64,
@@ -25,13 +25,13 @@ pub struct OptimizerSettings {
     pub beta1: f64,
     /// Decay of the second moment.
     pub beta2: f64,
-    /// Added to √v, outside the root.
+    /// Term added to √v, outside the root.
     pub epsilon: f64,
-    /// Factor of the weights that is added to the update; not for biases and LayerNorms.
+    /// Weight decay, added to the update; not for biases and LayerNorms.
     pub weight_decay: f64,
-    /// Divide the moments by 1 - βᵗ; the released code does not.
+    /// True to divide the moments by 1 - βᵗ; the released code does not.
     pub bias_correction: bool,
-    /// Gradients of a larger global norm are scaled down to it; 0 turns clipping off.
+    /// Gradients with a larger global norm are scaled down to it; 0 turns clipping off.
     pub clip_norm: f64,
 }
 
@@ -54,7 +54,7 @@ impl OptimizerSettings {
     /// Checks every setting.
     ///
     /// # Errors
-    /// A sentence about the first invalid one.
+    /// Message about the first invalid one.
     pub fn check(&self) -> Result<(), SettingError> {
         let Self { learning_rate, beta1, beta2, epsilon, weight_decay, clip_norm, .. } = *self;
         let is_rate = learning_rate > 0.0 && learning_rate <= 10.0;
@@ -66,7 +66,7 @@ impl OptimizerSettings {
         expect("optimizer.clip_norm", clip_norm, clip_norm >= 0.0 && clip_norm.is_finite(), "at least 0 (0 is off)")
     }
 
-    /// The optimizer of the values `own` of the parameters of a model; biases and LayerNorms are neither decayed nor adapted.
+    /// Creates the optimizer for the values `own` of the model's parameters; biases and LayerNorms are neither decayed nor adapted.
     ///
     /// # Errors
     /// A setting is invalid, or there is not enough memory.
@@ -83,18 +83,18 @@ impl OptimizerSettings {
     }
 }
 
-/// Refuses `value` of the setting `key` unless it `holds`.
+/// Rejects `value` of the setting `key` unless `holds` is true.
 ///
 /// # Errors
-/// A sentence with the key, its value and what is `expected`.
+/// Message with the key, its value and `expected`.
 pub fn expect(key: &str, value: f64, holds: bool, expected: &str) -> Result<(), SettingError> {
     if holds { Ok(()) } else { Err(SettingError(format!("`{key}` is {value}, expected {expected}"))) }
 }
 
-/// Refuses a power or an end of a decay from `peak` that is out of range.
+/// Rejects an invalid power or final rate of a decay from `peak`.
 ///
 /// # Errors
-/// A sentence about the first such value.
+/// Message about the first such value.
 pub fn check_decay(power: f64, end_learning_rate: f64, peak: f64) -> Result<(), SettingError> {
     expect("schedule.power", power, power > 0.0 && power <= 100.0, "above 0, at most 100")?;
     let is_end = (0.0..=peak).contains(&end_learning_rate);
@@ -105,10 +105,10 @@ pub fn check_decay(power: f64, end_learning_rate: f64, peak: f64) -> Result<(), 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
-    /// As released: decay is counted from step 0, so that the rate drops at the end of the warm-up and is 0 in the first
+    /// As released: decay is counted from step 0, so the rate drops at the end of the warm-up and is 0 in the first
     /// step.
     Released,
-    /// Linear warm-up to the peak, then decay from there.
+    /// Linear warm-up to the peak, then decay from the peak.
     Smooth,
 }
 
@@ -116,17 +116,17 @@ pub enum ScheduleKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleSettings {
-    /// Shape.
+    /// Shape of the schedule.
     pub kind: ScheduleKind,
-    /// Optimizer steps of the whole run.
+    /// Number of optimizer steps of the whole run.
     pub steps: u64,
-    /// Steps of linear warm-up.
+    /// Number of steps of linear warm-up.
     pub warmup_steps: u64,
     /// Exponent of the decay; 1 is linear.
     pub power: f64,
     /// Learning rate at the end.
     pub end_learning_rate: f64,
-    /// Changes of `steps` during the run, by rising step, so that the run can be repeated.
+    /// Changes of `steps` during the run, by ascending step, so that the run can be repeated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replans: Vec<Replan>,
 }
@@ -135,9 +135,9 @@ pub struct ScheduleSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replan {
-    /// Steps done when the number changed.
+    /// Number of completed steps at the change.
     pub after: u64,
-    /// Optimizer steps of the whole run from then on.
+    /// New number of optimizer steps of the whole run.
     pub steps: u64,
 }
 
@@ -155,10 +155,10 @@ impl Default for ScheduleSettings {
 }
 
 impl ScheduleSettings {
-    /// Checks the schedule up to the rate `peak`.
+    /// Checks the schedule with the peak rate `peak`.
     ///
     /// # Errors
-    /// A sentence about the first invalid setting.
+    /// Message about the first invalid setting.
     pub(crate) fn check(&self, peak: f64) -> Result<(), SettingError> {
         let Self { steps, warmup_steps, .. } = *self;
         check_decay(self.power, self.end_learning_rate, peak)?;
@@ -181,12 +181,12 @@ impl ScheduleSettings {
         Ok(())
     }
 
-    /// Optimizer steps of the whole run, as planned after `done` steps.
+    /// Number of optimizer steps of the whole run, as planned after `done` steps.
     pub fn steps_after(&self, done: u64) -> u64 {
         self.replans.iter().rev().find(|replan| replan.after <= done).map_or(self.steps, |replan| replan.steps)
     }
 
-    /// The schedule up to `peak`, as planned after `done` steps.
+    /// Schedule with the peak rate `peak`, as planned after `done` steps.
     ///
     /// # Errors
     /// There are no steps, or fewer than those of the warm-up.
@@ -207,7 +207,7 @@ impl ScheduleSettings {
     }
 }
 
-/// Precision of training. Sums, statistics, parameters and gradients are f32 for all of them.
+/// Precision of training. Sums, statistics, parameters and gradients are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainPrecision {
@@ -215,16 +215,16 @@ pub enum TrainPrecision {
     F32,
     /// Activations and the operands of products in bf16.
     Bf16,
-    /// f32 activations; dense layers multiply two parts of bf16. CPUs only.
+    /// f32 activations; dense layers multiply operands split into two bf16 parts. CPUs only.
     Bf16x3,
-    /// f32 activations; dense layers multiply three parts of bf16. CPUs only.
+    /// f32 activations; dense layers multiply operands split into three bf16 parts. CPUs only.
     Bf16x6,
-    /// bf16 where the device multiplies it faster than f32, else f32.
+    /// bf16 on devices that multiply it faster than f32, else f32.
     Auto,
 }
 
 impl TrainPrecision {
-    /// The precision on `device`.
+    /// Precision to use on `device`.
     pub fn on(self, device: &Device) -> Precision {
         match self {
             Self::F32 => Precision::F32,
@@ -237,7 +237,7 @@ impl TrainPrecision {
     }
 
     /// Choice of [`Auto`](Self::Auto) for a run in `folder` on `device`: the precision of the run, if it has begun.
-    /// `None` for the others.
+    /// `None` for all other precisions.
     pub fn chosen(self, device: &Device, folder: &Path) -> Option<Self> {
         if self != Self::Auto {
             return None;
@@ -253,13 +253,13 @@ impl TrainPrecision {
     }
 }
 
-/// Computation of a step.
+/// Settings of the computation of a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ComputeSettings {
     /// Precision of activations and products.
     pub precision: TrainPrecision,
-    /// Activations that forward keeps for backward; by default `cheap` on a CPU and `none` on a GPU.
+    /// Activations stored for backward; by default `cheap` on a CPU and `none` on a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpointing: Option<Recompute>,
 }
@@ -271,7 +271,7 @@ impl Default for ComputeSettings {
 }
 
 impl ComputeSettings {
-    /// Activations that forward keeps on `device`.
+    /// Activations stored on `device`.
     pub(crate) fn checkpointing(&self, device: &Device) -> Recompute {
         let usual = match device {
             Device::Cpu(_) => Recompute::ON_CPU,
@@ -287,12 +287,12 @@ impl ComputeSettings {
     }
 }
 
-/// Evaluations during a run.
+/// Settings of evaluations during a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvaluationSettings {
-    /// Steps between evaluations; the end of a run is always evaluated. Released for pre-training: every 5,000. 0 leaves
-    /// pre-training the evaluation at the end; in fine-tuning it stands for one per epoch, but at most about 20 per run and
+    /// Steps between evaluations; the end of a run is always evaluated. Released for pre-training: every 5,000. With 0,
+    /// pre-training evaluates only at the end; fine-tuning evaluates once per epoch, but at most about 20 times per run and
     /// at least 10 steps apart (a third of the run if that is less).
     pub interval: u64,
     /// Number of evaluations without improvement after which the run stops; 0, the default, never stops early.
@@ -307,18 +307,18 @@ pub struct RunSettings {
     /// Steps between training records in `metrics.jsonl`.
     pub log_interval: u64,
     /// Steps between checkpoints. Pre-training also writes one whenever the run stops or ends (released: every 5,000).
-    /// Fine-tuning by default writes one only when the run is stopped, and with 0 none at all.
+    /// By default, fine-tuning writes one only when the run is stopped; with 0 it writes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_interval: Option<u64>,
     /// Stop if the smoothed loss is this many nats above its lowest value so far; 0 turns that off. A loss or gradient
     /// that is not finite always stops the run.
     #[serde(default)]
     pub divergence_margin: f64,
-    /// Seconds that a rank waits for another in one exchange; then it says which one and ends all. By default 600.
+    /// Seconds that a rank waits for another in one exchange; after that it names the rank and ends all ranks. By default 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication_timeout: Option<f64>,
-    /// True if each rank updates a part of the parameters and keeps the moments of that part alone; then all get the
-    /// parameters. The bits are the same, and a step exchanges half as many bytes more.
+    /// True if each rank updates a part of the parameters and stores only its moments; then all ranks receive the
+    /// parameters. The result is bit-identical, and a step exchanges half as many bytes more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shard_optimizer: bool,
 }
@@ -327,7 +327,7 @@ impl RunSettings {
     /// Checks every setting.
     ///
     /// # Errors
-    /// A sentence about the first invalid one.
+    /// Message about the first invalid one.
     pub fn check(&self) -> Result<(), SettingError> {
         let margin = self.divergence_margin;
         expect("run.divergence_margin", margin, margin >= 0.0, "at least 0 (0 is off)")?;
@@ -337,12 +337,12 @@ impl RunSettings {
     }
 }
 
-/// What the training core takes from a recipe, resolved.
+/// Settings of a recipe for the training core, resolved.
 #[derive(Clone, Debug)]
 pub struct TrainSettings {
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The optimizer.
+    /// Settings of the optimizer.
     pub optimizer: OptimizerSettings,
     /// Steps and learning rates.
     pub schedule: ScheduleSettings,

@@ -6,17 +6,17 @@
 //! gradients ── sum over lanes of all ranks ── clip to a global norm ── LAMB or AdamW ──> parameters
 //! ```
 //!
-//! All batches of a step are drawn before the first is run, because the mean over the effective batch needs its counts.
-//! The split into micro-batches changes rounding and dropout alone. Results are the same for any number of threads.
+//! All batches of a step are drawn before the first one runs, because the mean over the effective batch depends on their counts. The
+//! split into micro-batches changes only rounding and dropout. Results are the same for any number of threads.
 //!
-//! The host gives a GPU the next step before it reads the losses and the norm of the last one:
+//! The host launches the next step on a GPU before it reads the losses and the norm of the last one:
 //!
 //! ```text
 //! host   begin 1 | begin 2 | finish 1 | begin 3 | finish 2 | ...
 //! GPU            step 1 ───────| step 2 ──────────| step 3 ── ...
 //! ```
 //!
-//! The GPU decides whether a step is finite. A step that is not changes nothing, and neither do the steps begun after it
+//! The GPU checks whether a step is finite. A step that is not changes nothing, and neither do the steps begun after it
 //! ([`Gradients::clip`]).
 
 use std::borrow::Cow;
@@ -38,10 +38,10 @@ use crate::cost::Flops;
 use crate::loaded::LoadedModel;
 use crate::model::{Model, Recompute, dropout_key};
 
-/// Bits of the number of a micro-batch below those of its lane.
+/// Bits for the number of a micro-batch, below those of its lane.
 const LANE_SHIFT: u32 = 32 - Lanes::MOST.ilog2();
 
-/// Plan of the memory of a step.
+/// Name of the memory plan of a step.
 const TRAIN: &str = "train";
 
 /// Model, optimizer and objective of a run, without files.
@@ -55,21 +55,21 @@ pub struct Trainer<O: Objective> {
     lanes: LaneSums,
     gradients: Gradients,
     optimizer: Optimizer,
-    /// Values that each rank updates, if they share the optimizer.
+    /// Ranges of values that each rank updates, if the optimizer is shared among them.
     parts: Option<Vec<Range<usize>>>,
-    /// Room for the batches of a step.
+    /// Buffers for the batches of a step.
     pub(crate) room: Vec<O::Batch>,
     memory: MemoryPlan,
-    /// Steps that were begun and not finished, the oldest first.
+    /// Steps that were begun but not finished, the oldest first.
     in_flight: VecDeque<InFlight<O>>,
-    /// Time up to which the seconds of finished steps are counted.
+    /// Time at which the last finished step ended.
     counted: Instant,
 }
 
-/// A step that was begun.
+/// A step that was begun but not finished.
 #[derive(Debug)]
 struct InFlight<O: Objective> {
-    /// Loss, figures, norm and seconds are still to come.
+    /// Report without loss, metrics, norm and seconds, which are not known yet.
     report: StepReport<O::Figures>,
     losses: Vec<O::Losses>,
     norm: GradientNorm,
@@ -87,7 +87,7 @@ fn work_of<O: Objective>(batches: &[O::Batch], model: &Model, checkpointing: Rec
     report
 }
 
-/// An error if the loss of a step is not finite.
+/// Returns an error if the loss of a step is not finite.
 fn expect_finite(loss: f64, step: u64) -> Result<(), EngineError> {
     if loss.is_finite() {
         return Ok(());
@@ -147,7 +147,7 @@ impl<O: Objective> Trainer<O> {
         Ok(trainer)
     }
 
-    /// Runs the largest step and evaluation dry, so that all later ones find their memory planned.
+    /// Runs the largest step and evaluation dry, so that the memory of all later ones is planned.
     fn plan(&mut self) -> Result<(), O::Error> {
         let Self { objective, settings, loaded, gradients, .. } = self;
         let batch = objective.largest();
@@ -174,11 +174,11 @@ impl<O: Objective> Trainer<O> {
         Ok(())
     }
 
-    /// Takes one optimizer step.
+    /// Runs one optimizer step.
     ///
     /// # Errors
-    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the step was not taken, and the parameters are
-    /// those before it. Or the engine failed.
+    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): the parameters are unchanged. Or the engine
+    /// failed.
     pub fn train_step(&mut self) -> Result<StepReport<O::Figures>, EngineError> {
         self.begin_step_while(&mut |_, _| true)?;
         let mut report = StepReport::default();
@@ -188,9 +188,9 @@ impl<O: Objective> Trainer<O> {
         Ok(report)
     }
 
-    /// Begins an optimizer step, which [`Self::finish_step`] finishes. `goes_on` is called before the first micro-batch and after each,
-    /// with the number of those that are done and of all of this rank; if it returns false, the step is abandoned: the result is
-    /// false, the parameters are those before it, and the place in the data is behind its batches.
+    /// Begins an optimizer step, which [`Self::finish_step`] finishes. `goes_on` is called before the first micro-batch and after
+    /// each, with the number of completed ones and the number of all on this rank; if it returns false, the step is aborted: the
+    /// result is false, the parameters are unchanged, and the position in the data is after its batches.
     ///
     /// # Errors
     /// The engine failed.
@@ -226,7 +226,7 @@ impl<O: Objective> Trainer<O> {
             let of = O::shape(batch).lane;
             (lane, micro) = if of == lane { (lane, micro) } else { (of, 0) };
             lanes.begin_lane(lane, gradients)?;
-            // Micro-batches count from 0 in each lane, so that they have the same masks on any rank.
+            // Micro-batches are numbered from 0 in each lane, so that they have the same masks on any rank.
             let key = dropout_key(settings.seed, step, (lane as u32) << LANE_SHIFT | micro);
             micro += 1;
             let options = settings.compute.options(workspace.device(), Some(key));
@@ -256,12 +256,12 @@ impl<O: Objective> Trainer<O> {
         Ok(true)
     }
 
-    /// Finishes the first step in flight: waits for its losses and its norm. Its seconds are those since the step before was
-    /// finished.
+    /// Finishes the first step in flight: waits for its losses and its norm. Its seconds are counted from the end of the
+    /// step before.
     ///
     /// # Errors
-    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): neither this step nor those in flight were taken, and
-    /// the parameters are those before it. Or the engine failed.
+    /// The loss or the gradient is not finite ([`EngineError::NotFinite`]): this step and those in flight had no effect, and the
+    /// parameters are unchanged. Or the engine failed.
     ///
     /// # Panics
     /// If no step is in flight.
@@ -287,23 +287,23 @@ impl<O: Objective> Trainer<O> {
         Ok(report)
     }
 
-    /// Number of steps that were begun and not finished.
+    /// Number of steps that were begun but not finished.
     pub(crate) fn steps_in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Number of steps to leave in flight when the next one begins.
+    /// Number of steps in flight when the next one begins.
     pub(crate) fn steps_ahead(&self) -> usize {
         // With a shared optimizer, or gradients that ranks exchange through their hosts, the host waits in every step.
         usize::from(self.parts.is_none() && self.lanes.is_on_gpu(&self.gradients))
     }
 
-    /// Optimizer steps done, those in flight included.
+    /// Number of optimizer steps, including those in flight.
     pub(crate) fn step(&self) -> u64 {
         self.optimizer.steps()
     }
 
-    /// The parameters in host memory. Those that a GPU trains are copied there for checkpoints and hashes.
+    /// Parameters in host memory. Parameters trained on a GPU are copied there for checkpoints and hashes.
     pub fn params(&self) -> &ParamStore {
         &self.loaded.params
     }
@@ -337,13 +337,13 @@ impl<O: Objective> Trainer<O> {
         self.loaded.params.download()
     }
 
-    /// First and second moments of all parameters on the first rank, empty on the others; all ranks call it.
+    /// First and second moments of all parameters on the first rank, empty on all other ranks; all ranks must call it.
     ///
     /// # Errors
-    /// A rank is gone or late, or the device failed.
+    /// A rank failed or timed out, or the device failed.
     pub(crate) fn moments(&self) -> Result<[Cow<'_, [f32]>; 2], EngineError> {
         if self.parts.is_none() && !self.communicator.is_first() {
-            // They stay where they are, perhaps on a GPU.
+            // They remain in place, perhaps on a GPU.
             return Ok(Default::default());
         }
         let moments = self.optimizer.moments()?;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Opening reads the index and maps the data. A tensor's checksum is verified when it is read: one pass over its bytes.
-//! Limits: little-endian files, no tensors in parts (partitioned variables); of element types f32, f16, bf16 and f64.
+//! Limits: little-endian files, no partitioned variables; element types f32, f16, bf16 and f64.
 
 mod proto;
 mod table;
@@ -19,7 +19,7 @@ use engine::EngineError;
 use engine::io::{Mmap, masked_crc};
 use proto::{BundleEntry, BundleHeader};
 
-/// Bytes of one element of TensorFlow's `DataType`, by its number; 0 for those of no fixed size.
+/// Bytes per element of TensorFlow's `DataType`, by its number; 0 for types without a fixed size.
 fn element_size(dtype: u64) -> usize {
     match dtype {
         4 | 6 | 10 | 11 | 12 => 1,
@@ -48,7 +48,7 @@ impl Bundle {
     /// Opens the checkpoint with the index file `index`.
     ///
     /// # Errors
-    /// A file is missing or damaged, or its index says what cannot be.
+    /// A file is missing or damaged, or its index is inconsistent.
     pub(super) fn open(index: &Path) -> Result<Self, EngineError> {
         let wrong = |problem: String| EngineError::file(index, format!("not a whole TensorFlow index: {problem}"));
         let map = Mmap::open(index)?;
@@ -77,7 +77,7 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Maps the data files that hold something.
+    /// Maps the data files that contain tensors.
     fn open_shards(&mut self, count: u64) -> Result<(), EngineError> {
         let prefix = self.index.with_extension("");
         let name = prefix.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -99,7 +99,7 @@ impl Bundle {
         Ok(())
     }
 
-    /// Every tensor has as many bytes as its shape takes, and they are there.
+    /// Checks that every tensor has as many bytes as its shape requires, and that its file contains them.
     fn check(&self) -> Result<(), EngineError> {
         for (name, entry) in &self.entries {
             let wrong = |problem: String| EngineError::file(&self.index, format!("tensor {name} {problem}"));
@@ -133,10 +133,10 @@ impl Bundle {
         self.entries.get(name).map(|entry| entry.shape.as_slice())
     }
 
-    /// A float tensor as f32, its checksum verified; with `transposed`, a matrix with its sides exchanged.
+    /// Reads a float tensor as f32 and verifies its checksum; `transposed` swaps the two dimensions of a matrix.
     ///
     /// # Errors
-    /// The tensor is missing, damaged, of another shape or no floats.
+    /// The tensor is missing or damaged, has another shape, or is not of floats.
     pub(super) fn floats(&self, name: &str, transposed: bool) -> Result<Vec<f32>, EngineError> {
         let wrong = |problem: String| EngineError::file(&self.index, format!("tensor {name} {problem}"));
         let entry = self.entries.get(name).ok_or_else(|| wrong("is missing".to_owned()))?;
@@ -171,7 +171,7 @@ fn convert<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Ve
     bytes.as_chunks::<N>().0.iter().map(|bytes| convert(*bytes)).collect()
 }
 
-/// `[rows, columns]` to `[columns, rows]`, in squares that stay in cache.
+/// Transposes `[rows, columns]` in square blocks that stay in cache.
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     const SIDE: usize = 32;
     let mut out = vec![0.0; values.len()];

@@ -1,4 +1,4 @@
-//! The protocol-buffer messages of a TensorFlow index.
+//! Protocol-buffer messages of a TensorFlow index.
 //!
 //! ```text
 //! BundleHeader   1 num_shards   2 endianness (0 little)   3 version { 1 producer, 2 min_consumer }
@@ -36,7 +36,7 @@ impl BundleHeader {
     }
 }
 
-/// Place and type of one tensor.
+/// Location and type of a tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BundleEntry {
     pub(super) dtype: u64,

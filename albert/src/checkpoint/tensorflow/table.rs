@@ -1,4 +1,4 @@
-//! The sorted table in which TensorFlow keeps its index: LevelDB's file format.
+//! Sorted table of a TensorFlow index, in LevelDB's file format.
 //!
 //! ```text
 //! | data block | data block | .. | metaindex block | index block | footer, 48 bytes |
@@ -9,8 +9,8 @@
 //! footer   places of metaindex and index, padded to 40 bytes; magic u64 0xdb4775248b80fb57
 //! ```
 //!
-//! Every block's checksum is verified. A key is rebuilt from the one before, so that a small file can describe long keys:
-//! their sum is bounded by a multiple of the file's size. Blocks may not overlap, for the same reason.
+//! Every block's checksum is verified. A key is rebuilt from the one before, so a small file can describe long keys:
+//! their total length is limited to a multiple of the file size. For the same reason, blocks must not overlap.
 //! Source: LevelDB's doc/table_format.md. Limits: no compression, as TensorFlow writes its indexes.
 
 use engine::io::{limits, masked_crc, proto::Reader};
@@ -19,7 +19,7 @@ const FOOTER: usize = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 /// Compression and checksum behind a block.
 const TRAILER: usize = 5;
-/// All keys together are at most this many times as long as the file.
+/// Limit of the total length of all keys, as a multiple of the file size.
 const KEY_BUDGET: usize = 16;
 
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ impl Place {
     }
 }
 
-/// Hands every key and value of the table in `file` to `take`, in order.
+/// Passes every key and value of the table in `file` to `take`, in order.
 pub(super) fn read(file: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> Result<(), String>) -> Result<(), String> {
     let start = file.len().checked_sub(FOOTER).ok_or_else(|| {
         format!("it has {} bytes, and the footer of an index alone takes {FOOTER}; it was cut short", file.len())

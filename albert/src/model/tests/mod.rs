@@ -41,7 +41,7 @@ pub(super) fn batch(config: &AlbertConfig, lengths: &[u32], seed: u64) -> Batch 
     batch
 }
 
-/// Moves biases and gains away from 0 and 1, so that a forgotten one shows.
+/// Moves biases and gains away from 0 and 1, so that a missing one is detected.
 fn disturb(params: &mut ParamStore) {
     let mut stream = philox::Stream::new(99, [7, 7, 7]);
     for value in params.all_values_mut().unwrap() {
@@ -65,7 +65,7 @@ fn run(model: &Model, params: &ParamStore, batch: &Batch, options: &ForwardOptio
     Run { loss, gradients }
 }
 
-/// Fused and composed blocks give gradients that differ by rounding alone.
+/// Checks that fused and composed blocks compute gradients that differ only by rounding.
 fn assert_near(params: &ParamStore, fused: &Run, composed: &Run, what: &str) {
     for id in params.ids() {
         let (fused, composed) = (fused.gradients.get(id), composed.gradients.get(id));
@@ -90,7 +90,7 @@ fn configurations() -> Vec<AlbertConfig> {
 }
 
 /// The whole model against a plain f64 program, and its gradient against the slope of that program along a random
-/// direction, for every sharing strategy and for each loss alone.
+/// direction, for every sharing strategy and for each loss separately.
 #[test]
 fn loss_and_gradient_agree_with_f64() {
     let weights = [(0.7, 1.3), (1.0, 0.0), (0.0, 1.3)].into_iter().cycle();
@@ -115,7 +115,7 @@ fn loss_and_gradient_agree_with_f64() {
 
         let mut stream = philox::Stream::new(17, [0, 0, 1]);
         for id in params.ids() {
-            // One direction for each parameter, so that a wrong one is named.
+            // One direction for each parameter, so that the failing one is named.
             let direction: Vec<f64> = params.values(id).iter().map(|_| stream.normal()).collect();
             let moved = |h: f64| {
                 let mut moved = at.clone();
@@ -127,15 +127,15 @@ fn loss_and_gradient_agree_with_f64() {
             let slope = (moved(h) - moved(-h)) / (2.0 * h);
             let products = || run.gradients.get(id).iter().zip(&direction).map(|(&g, d)| f64::from(g) * d);
             let got: f64 = products().sum();
-            // f32 rounding of the parts that cancel in the sum, and the second-order error of the slope.
+            // f32 rounding of terms that cancel in the sum, and the second-order error of the slope.
             let bound = 2e-5 * products().map(f64::abs).sum::<f64>() + 1e-6;
             assert!((got - slope).abs() < bound, "{what}, {}: {got}, expected {slope} ± {bound:e}", params.name(id));
         }
     }
 }
 
-/// The same masks in both: attention's for one sequence (the composed block gives later ones masks of their own), the
-/// others for any batch; and whatever backward recomputes.
+/// Both use the same masks: those of attention for one sequence (the composed block has other masks for later ones),
+/// all other masks for any batch; for every recomputation in backward.
 #[test]
 fn fused_and_composed_blocks_drop_the_same_elements() {
     for (lengths, attention) in [(&[13][..], 0.3), (&[7, 1, 16, 5], 0.0)] {

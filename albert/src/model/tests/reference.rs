@@ -1,4 +1,4 @@
-//! The model and both losses once more, in f64 and as plainly as possible, by Hugging Face's names.
+//! The model and both losses in f64, as plainly as possible, with Hugging Face's names.
 
 use std::collections::BTreeMap;
 

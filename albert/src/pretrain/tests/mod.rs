@@ -21,7 +21,7 @@ use crate::train::{EvaluationRecord, Observer, Outcome, Replan, Setting, StartMo
 
 const PIECES: u32 = 60;
 
-/// Documents of numbers that count upwards from a random start: what is masked follows from its neighbors, and the
+/// Documents of numbers that count upwards from a random start: a masked number follows from its neighbors, and the
 /// order of two sentences from their numbers.
 fn text() -> String {
     let mut out = String::new();
@@ -49,7 +49,7 @@ pub(super) fn world() -> World {
     world_of(PIECES)
 }
 
-/// With a vocabulary of more pieces than the text has.
+/// A world whose vocabulary has more pieces than the text.
 fn world_of(pieces: u32) -> World {
     let folder = tempfile::tempdir().unwrap();
     let specials = SpecialIds { pad: 0, unk: 1, cls: 2, sep: 3, mask: 4 };
@@ -97,7 +97,7 @@ log_interval = 3
 checkpoint_interval = 4
 "#;
 
-/// Settings stand between spaces or each for itself.
+/// Settings are separated by spaces or are separate strings.
 pub(super) fn recipe(overrides: &[&str]) -> PretrainRecipe {
     let overrides: Vec<&str> = overrides.iter().flat_map(|several| several.split_whitespace()).collect();
     PretrainRecipe::from_toml(RECIPE, &Setting::all(&overrides).unwrap()).unwrap()
@@ -107,7 +107,7 @@ pub(super) fn device(threads: usize) -> Device {
     Device::Cpu(Cpu::new(Isa::choose().unwrap(), threads).unwrap())
 }
 
-/// Sets the stop flag after some steps, and changes their number after one; keeps what it hears.
+/// Sets the stop flag after some steps, changes the number of steps after one, and records all callbacks.
 #[derive(Debug, Default)]
 pub(super) struct Listener<'s> {
     stop: Option<(&'s AtomicBool, u64)>,
@@ -180,7 +180,7 @@ impl World {
     }
 }
 
-/// Bytes of all files of a run without times: the same for any number of threads and interruptions.
+/// Contents of all files of a run without times: equal for any number of threads and interruptions.
 fn result(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let checkpoints = Checkpoints::of_run(folder);
     let steps = checkpoints.steps().unwrap();
@@ -190,7 +190,7 @@ fn result(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let open = ModelFolder::open(&folder.join("last")).unwrap();
     open.load(Heads::PRE_TRAINING, &[], |spec, values| {
         model.push((spec.name.clone(), values.iter().flat_map(|x| x.to_le_bytes()).collect()));
-        // The checkpoint holds the same parameters, and moments beside them.
+        // The checkpoint contains the same parameters, and also moments.
         for group in ["parameter", "first_moment", "second_moment"] {
             let mut tensor = vec![0.0; values.len()];
             found.read(group, &spec.name, &spec.shape, &mut tensor).unwrap();

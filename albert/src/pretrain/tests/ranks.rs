@@ -1,12 +1,12 @@
-//! Runs of several ranks, as threads: the same files as a run of one.
+//! Runs with several ranks, as threads: their files equal those of a run with one.
 
 use super::*;
 use crate::train::Worker;
 use engine::Communicator;
 use std::time::Duration;
 
-/// Runs each of `recipes` on a rank of its own, of `threads` threads; the last rank is asked to stop after `stop_at` steps.
-/// Results in the order of ranks.
+/// Runs each of `recipes` on a separate rank with `threads` threads; the last rank receives a stop request after `stop_at`
+/// steps. Results are in the order of ranks.
 fn run_ranks(
     world: &World,
     recipes: &[&PretrainRecipe],
@@ -22,7 +22,7 @@ fn run_ranks(
             let (recipe, is_asked) = ((*recipe).clone(), communicator.rank() + 1 == recipes.len());
             scope.spawn(move || {
                 let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-                // One rank is asked to stop, and all do.
+                // One rank receives the request, and all stop.
                 let stop_at = stop_at.filter(|_| is_asked);
                 let mut listener = Listener { stop: stop_at.map(|at| (stop, at)), ..Listener::default() };
                 let worker = Worker { device: device(threads), communicator };
@@ -34,7 +34,7 @@ fn run_ranks(
     })
 }
 
-/// Asserts that a run of some ranks leaves the files of a run in one process.
+/// Asserts that a run with several ranks writes the same files as a run in one process.
 fn run_as(world: &World, recipe: &PretrainRecipe, ranks: usize, threads: usize, alone: &Path, what: &str) {
     let folder = world.path(what);
     for outcome in run_ranks(world, &vec![recipe; ranks], &folder, StartMode::New, threads, None) {
@@ -59,7 +59,7 @@ fn any_number_of_ranks_gives_the_files_of_one() {
     }
 }
 
-/// In the last step of an epoch some ranks have no sequence.
+/// In the last step of an epoch, some ranks have no sequence.
 #[test]
 fn the_end_of_an_epoch_is_that_of_one_process() {
     let world = world();
@@ -74,7 +74,7 @@ fn the_end_of_an_epoch_is_that_of_one_process() {
     }
 }
 
-/// Each rank keeps the moments of its part, and a checkpoint those of all. The run goes on with other numbers of ranks.
+/// Each rank stores the moments of its part, and a checkpoint stores all. The run continues with other numbers of ranks.
 #[test]
 fn a_shared_optimizer_and_a_changed_number_of_ranks_give_the_files_of_one_process() {
     let world = world();

@@ -1,4 +1,4 @@
-//! A run as a whole: learning, determinism, interruption, damage, refusal.
+//! Whole runs: learning, determinism, interruption, damage, rejected settings.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn learns_what_follows_from_the_context() {
     assert!(accuracy > 0.5 + 3.0 * error, "sentence order {accuracy} ± {error} over {}", last.sentence.count);
     assert_eq!(heard.steps.len(), 500);
     assert!(heard.steps.iter().all(|step| step.sequences > 0 && step.sequences <= 24));
-    // The folder holds everything that it should, and the model opens as a Hugging Face folder.
+    // The folder is complete, and the model opens as a Hugging Face folder.
     for name in ["config.toml", "metrics.jsonl", "curves.svg", "config.json", "model.safetensors", "tokenizer.json"] {
         assert!(folder.join(name).is_file(), "{name} is missing");
     }
@@ -54,7 +54,7 @@ fn interrupted_and_resumed_ends_as_if_nothing_had_happened() {
             let (outcome, heard) = world.run(&recipe, &parts, mode, 2, Some(stop)).unwrap();
             assert!(matches!(&outcome, Outcome::Stopped { summary, .. } if summary.step == stop), "{outcome:?}");
             assert_eq!(heard.saved.last(), Some(&stop));
-            // The recipe names a preset and leaves something out that the recipe of that name sets: the run says so once.
+            // The recipe names a preset and omits a setting of the recipe with that name: the run warns once.
             let said = heard.warnings.concat().contains("`model.preset = \"tiny\"` sets the shape of the model only");
             assert_eq!(said, variant.is_empty() && mode == StartMode::New, "{:?}", heard.warnings);
             mode = StartMode::Resume;
@@ -63,7 +63,7 @@ fn interrupted_and_resumed_ends_as_if_nothing_had_happened() {
         assert!(matches!(outcome, Outcome::Finished(_)));
         assert_eq!((heard.first_step, heard.steps.len()), (11, 3));
         assert_same(&whole, &parts, "stopped four times");
-        // A run that is done has nothing left to do, and says so in the same words.
+        // A completed run has nothing left to do and prints the same messages.
         let (outcome, heard) = world.run(&recipe, &parts, StartMode::Resume, 1, None).unwrap();
         assert!(matches!(outcome, Outcome::Finished(_)) && heard.steps.is_empty());
         assert_same(&whole, &parts, "resumed at its end");
@@ -73,7 +73,7 @@ fn interrupted_and_resumed_ends_as_if_nothing_had_happened() {
 #[test]
 fn patience_ends_a_run_that_does_not_improve() {
     let world = world();
-    // Updates this small change no weight: every evaluation is a tie.
+    // Updates this small do not change any weight: every evaluation is a tie.
     let recipe = recipe(&["evaluation.interval=2", "evaluation.patience=2", "optimizer.learning_rate=1e-30"]);
     let folder = world.path("run");
     let (outcome, heard) = world.run(&recipe, &folder, StartMode::New, 1, None).unwrap();
@@ -107,7 +107,7 @@ fn a_killed_run_resumes_from_the_last_whole_checkpoint_or_begins_again() {
     }
 }
 
-/// The last step is one of a checkpoint and none of an evaluation.
+/// The last step writes a checkpoint but is not due for an evaluation.
 #[test]
 fn a_finished_run_evaluates_its_end_once_however_often_it_is_resumed() {
     let world = world();
@@ -123,14 +123,14 @@ fn a_finished_run_evaluates_its_end_once_however_often_it_is_resumed() {
         assert_eq!((heard.evaluations.len(), heard.saved.len(), heard.notes), (0, 0, Vec::new()));
         assert_eq!(std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap(), metrics);
     }
-    // Killed after the record of the last evaluation and before the checkpoint that counts it.
+    // Killed after the last evaluation was recorded and before the checkpoint that counts it.
     let checkpoints = Checkpoints::of_run(&folder);
     std::fs::remove_file(checkpoints.path(14)).unwrap();
     let (_, heard) = world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();
     assert_eq!(heard.first_step, 7);
     assert!(heard.notes.concat().contains("cut off after step 7: "), "{:?}", heard.notes);
     assert_same(&whole, &folder, "killed at its end");
-    // A record that the checkpoint does not count on, of a program that saved before it evaluated.
+    // A record that the checkpoint does not count, from a version that saved before it evaluated.
     let last = metrics.lines().last().unwrap();
     std::fs::write(folder.join("metrics.jsonl"), format!("{metrics}{last}\n")).unwrap();
     world.run(&recipe, &folder, StartMode::Resume, 1, None).unwrap();

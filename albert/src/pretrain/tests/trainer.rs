@@ -1,8 +1,8 @@
-//! Steps of a trainer: memory, recomputation, losses that are not finite, the model it starts from.
+//! Steps of a trainer: memory, recomputation, losses that are not finite, the initial model.
 
 use super::*;
 
-/// Nor do the steps that were begun before that was known; on a CPU none is.
+/// Steps begun before the loss was known change nothing either; on a CPU there are none.
 #[test]
 fn a_loss_that_is_not_finite_changes_nothing() {
     let world = world();
@@ -24,7 +24,7 @@ fn a_loss_that_is_not_finite_changes_nothing() {
         assert_eq!((trainer.step(), trainer.steps_in_flight()), (2, 0));
         trainer.download().unwrap();
         assert!(trainer.params().all_values().iter().map(|x| x.to_bits()).eq(before));
-        // Where the cause is removed, the trainer goes on.
+        // Once the cause is removed, the trainer continues.
         trainer.loaded.params.values_mut(id).unwrap()[0] = value;
         assert_eq!(trainer.train_step().unwrap().step, 3);
     }
@@ -53,7 +53,7 @@ fn every_step_fits_the_memory_that_was_planned() {
     }
 }
 
-/// Without `compute.checkpointing` in the recipe, a CPU keeps as little as with `cheap`.
+/// Without `compute.checkpointing` in the recipe, a CPU stores as few activations as with `cheap`.
 #[test]
 fn a_processor_keeps_little_unless_the_recipe_says_otherwise() {
     let world = world();
@@ -63,10 +63,10 @@ fn a_processor_keeps_little_unless_the_recipe_says_otherwise() {
     assert!(unsaid < kept(&["compute.checkpointing=none"]), "{unsaid} bytes");
 }
 
-/// The memory that `albert info` estimates is within 5 % of the memory that a run plans.
+/// The memory that `albert info` estimates is within 5 % of the memory planned by a run.
 #[test]
 fn estimates_of_memory_are_near_the_plan() {
-    // With the second, logits are most of what is there at once.
+    // In the second world, logits dominate the peak memory.
     let worlds = [world(), world_of(8000)];
     for (checkpointing, name) in [(Recompute::None, "none"), (Recompute::Cheap, "cheap"), (Recompute::Layer, "layer")] {
         for (world, layers) in [(&worlds[0], 2), (&worlds[0], 6), (&worlds[1], 2)] {
@@ -92,7 +92,7 @@ fn estimates_of_memory_are_near_the_plan() {
     }
 }
 
-/// Recomputation and the cut into micro-batches change no number beyond rounding; recomputation not even that.
+/// The split into micro-batches changes results only by rounding, and recomputation does not change them.
 #[test]
 fn checkpointing_gives_the_same_bits() {
     let world = world();
