@@ -4,7 +4,7 @@
 //!
 //! `DATA_FOLDER` has `train.tsv` and `dev.tsv` with the columns `text` and `label`; without `dev.tsv`, a tenth of the
 //! training set is held out. The run writes the model that is best on the dev set to `RUN_FOLDER`. Without arguments, a
-//! tiny model is trained first; it learns which of 16 sentences are true and is evaluated on 8 others.
+//! tiny model is trained first; it learns to tell true from false in 16 sentences and is evaluated on 8 new ones.
 mod tiny;
 
 use albert::Device;
@@ -47,7 +47,7 @@ impl Observer<Finetuning> for Print {
     }
 }
 
-/// Fine-tunes `model` on the files in `data`; gives the accuracy of the best model on the dev set.
+/// Fine-tunes `model` on the files in `data` and returns the accuracy of the best model on the dev set.
 ///
 /// `settings` override the recipe, like those of `albert finetune --set`.
 pub fn train(model: &Path, data: &Path, run: &Path, settings: &[&str]) -> Result<f64, Box<dyn Error>> {
@@ -70,7 +70,7 @@ pub fn train(model: &Path, data: &Path, run: &Path, settings: &[&str]) -> Result
     }
 }
 
-/// Gives the most probable label of `sentence`.
+/// Returns the most probable label of `sentence`.
 pub fn predict(run: &Path, sentence: &str) -> Result<String, Box<dyn Error>> {
     let mut predictor = Predictor::load(&[run.to_owned()], &Device::cpu()?)?;
     let Problem::Classes { labels } = predictor.task().problem.clone() else { return Err("expected classes".into()) };

@@ -1,4 +1,4 @@
-//! Fine-tuning of ALBERT: files of tasks, training, evaluation, metrics.
+//! Fine-tuning of ALBERT: task files, training, evaluation, metrics.
 //!
 //! ```text
 //! file ── `files` ──> examples ── `finetune` ──> model, predictions ── `metrics` ──> scores
@@ -7,10 +7,10 @@
 //!
 //! * [`files`]: readers of GLUE, SQuAD, RACE, CoNLL and custom files.
 //! * [`mod@finetune`]: recipes, runs, evaluation; [`finetune::Predictor`]: inference with a fine-tuned model.
-//! * [`metrics`], [`span`]: scores of tasks; answers to questions.
+//! * [`metrics`], [`span`]: task metrics; answers to questions.
 //! * [`mod@ablate`]: tables of pre-trained and fine-tuned variants, as in the paper.
 //!
-//! `examples/finetune.rs` is a program to start from.
+//! `examples/finetune.rs` is an example program.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]

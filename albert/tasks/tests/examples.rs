@@ -1,4 +1,4 @@
-//! The example program does what it is there to show, with a model that it trains itself.
+//! The example program works as described, with a model that it trains itself.
 #![allow(clippy::duplicate_mod, reason = "the example loads the tiny model too")]
 
 #[allow(dead_code, unreachable_pub)]

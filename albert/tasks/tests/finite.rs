@@ -1,4 +1,4 @@
-//! Every output of a model whose weights are NaN or overflow is an error that names the tensor.
+//! A model whose weights are NaN or overflow never returns output, but an error that names the tensor.
 
 use std::path::{Path, PathBuf};
 

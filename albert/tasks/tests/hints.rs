@@ -1,4 +1,4 @@
-//! Settings that messages name exist in the recipe of the command that prints them.
+//! Settings named in messages exist in the recipe of the command that prints them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,12 +29,12 @@ fn sources(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names such as `data.batch.max_tokens` in the string literals of a file, of sections that recipes have.
+/// Names such as `data.batch.max_tokens` in the string literals of a file, for sections of recipes.
 fn named(text: &str) -> BTreeSet<String> {
     const SECTIONS: &str =
         "input model data first_values loss optimizer schedule compute evaluation run text span batch dropout seed";
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
-    // Tests try wrong settings on purpose.
+    // Tests use wrong settings on purpose.
     let code = code.split("#[cfg(test)]").next().unwrap();
     let mut found = BTreeSet::new();
     for literal in code.split('"').skip(1).step_by(2) {
@@ -53,7 +53,7 @@ fn named(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// True if the complaint about a value of a wrong type is not about the key.
+/// True if the error about a value of a wrong type is not about the key.
 fn is_known(key: &str, error: &str) -> bool {
     !key.split('.').any(|part| error.contains(&format!("unknown field `{part}`")))
 }
@@ -100,7 +100,7 @@ fn every_setting_in_a_message_is_one_of_its_command() {
     }
     assert!(count > 40, "{count} settings found");
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // The test notices what it is for.
+    // Check that this test can fail.
     assert!(!pretraining_has("batch.max_tokens") && finetuning_has("batch.max_tokens"));
     assert!(pretraining_has("data.batch.max_tokens") && !finetuning_has("data.batch.max_tokens"));
     assert!(pretraining_has("schedule.warmup_share") && !pretraining_has("schedule.epochs"));

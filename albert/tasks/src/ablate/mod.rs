@@ -6,13 +6,13 @@
 //! OUTPUT/plan.toml                         the plan, as given
 //! OUTPUT/table.md  table.json              rewritten after every stage
 //! OUTPUT/ROW/seed-N/pretrain/  TASK/       runs (see `pretrain` and `finetune`)
-//! OUTPUT/ROW/seed-N/result.json            figures of the finished stages
+//! OUTPUT/ROW/seed-N/result.json            results of the finished stages
 //! ```
 //!
-//! Finished stages are not run again; an interrupted stage resumes from its newest checkpoint. Several processes may
-//! share OUTPUT: each takes runs that no other process holds. Rows with equal recipes are run once, also across
-//! sections. The tables have the structure of the paper's (Lan et al. 2020, tables 3 to 6 and 11 to 12): parameters,
-//! speed, accuracies of the pre-training objectives, task scores, their average.
+//! Finished stages are not repeated; an interrupted stage resumes from its newest checkpoint. Several processes may
+//! share OUTPUT: each runs what no other process has locked. Rows with equal recipes run once, even across sections.
+//! The tables are structured like the paper's (Lan et al. 2020, tables 3 to 6 and 11 to 12): parameters, speed,
+//! accuracies of the pre-training objectives, task scores, their average.
 
 mod plan;
 mod result;
@@ -43,7 +43,7 @@ pub enum AblationError {
     Row {
         /// Name of the row.
         row: String,
-        /// The underlying error.
+        /// Error of pre-training.
         source: Box<PretrainError>,
     },
     /// Fine-tuning on a task failed.
@@ -51,7 +51,7 @@ pub enum AblationError {
     Task {
         /// Name of the task.
         task: String,
-        /// The underlying error.
+        /// Error of fine-tuning.
         source: Box<FinetuneError>,
     },
     /// The shards cannot be read, or were encoded by another tokenizer.
@@ -63,7 +63,7 @@ pub enum AblationError {
     /// A file cannot be read, written or locked.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The folder holds another plan, another recipe, or a damaged result.
+    /// The folder contains another plan, another recipe, or a damaged result.
     #[error("{0}")]
     Folder(String),
 }

@@ -21,8 +21,8 @@
 //! set = ["model.sharing=\"all\""]
 //! ```
 //!
-//! Two budgets are equal if steps, sequences per step and maximum sequence length are. A plan may mix budgets; the
-//! table then says so.
+//! Two budgets are equal if steps, sequences per step and maximum sequence length are equal. A plan may mix budgets;
+//! the table then shows a note.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub struct Input {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskPlan {
-    /// Name in the table; its folders are named after it.
+    /// Name in the table; also determines the folder names.
     pub name: String,
     /// Task type.
     pub task: TaskName,
@@ -206,7 +206,7 @@ impl Variant {
         let masked_per_sequence = masked.clamp(1, data.masking.max_predictions.max(1));
         let workload = Workload { sequences, sequence_length: longest, masked_per_sequence };
         let steps = schedule.steps;
-        // The default of either device recomputes no GEMM of a layer, so the count is the same.
+        // Neither device recomputes a GEMM of a layer by default, so the count is the same.
         let checkpointing = compute.checkpointing.unwrap_or(Recompute::ON_CPU);
         Budget {
             name: self.name.clone(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PretrainResult {
-    /// Steps taken.
+    /// Number of steps.
     pub steps: u64,
     /// Tokens processed.
     pub tokens: u64,

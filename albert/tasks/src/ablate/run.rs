@@ -1,7 +1,7 @@
 //! Sequential execution of the runs of a plan, by any number of processes that share the folder.
 //!
-//! A process holds the lock of a run's folder while it works there, so no run is done twice; a killed process releases
-//! its lock. The lock of the output folder is held while the plan and the tables are written.
+//! A process locks a run's folder while it works there, so no run is done twice; a killed process releases its lock.
+//! The output folder is locked while the plan and the tables are written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,17 +59,17 @@ pub trait Watcher {
 pub enum RunOutcome {
     /// All stages are done.
     Finished,
-    /// `stop` was set; the next call resumes.
+    /// `stop` was set; the next call resumes the ablation.
     Stopped,
-    /// Number of unfinished runs that other processes hold; no run is left for this one.
+    /// Other processes have locked this many unfinished runs, and no other run is left.
     Elsewhere(usize),
 }
 
-/// Runs the stages of the plan in `text` that are neither done nor held by another process, in `folder`. `stop` may be
-/// set at any time.
+/// Runs the stages of the plan in `text` that are neither finished nor locked by another process, in `folder`. `stop`
+/// may be set at any time.
 ///
 /// # Errors
-/// The plan cannot be run, `folder` holds another plan, or a file cannot be written. A run that diverges is not an
+/// The plan cannot be run, `folder` contains another plan, or a file cannot be written. A run that diverges is not an
 /// error; it is reported in the table.
 pub fn ablate(
     text: &str,
@@ -90,7 +90,7 @@ pub fn ablate(
     runner.write_tables(&variants)?;
     loop {
         let (mut taken, mut elsewhere) = (0, 0);
-        // Seeds in the outer loop: every row has a first figure early.
+        // Seeds in the outer loop, so that every row has a first result early.
         for (s, &seed) in plan.seeds.iter().enumerate() {
             for (v, variant) in variants.iter().enumerate() {
                 if runner.is_done(variant, seed) && !runner.has_states(variant, seed) {
@@ -129,7 +129,7 @@ fn keep_plan(folder: &Path, text: &str) -> Result<(), AblationError> {
     }
 }
 
-/// Runs stages and keeps their results by folder and seed.
+/// Runs stages and stores their results by folder and seed.
 struct Runner<'a> {
     plan: &'a Plan,
     sources: PretrainSources,
@@ -198,7 +198,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// True if every stage under a seed is done or will not be run.
+    /// True if every stage under a seed is done or skipped.
     fn is_done(&self, variant: &Variant, seed: u64) -> bool {
         let result = &self.results[&(variant.folder.clone(), seed)];
         let has = |task: &TaskPlan| result.tasks.contains_key(&task.name);
@@ -214,7 +214,7 @@ impl Runner<'_> {
         pretrained.into_iter().chain(tuned.map(|task| folder_name(&task.name))).map(move |name| place.join(name))
     }
 
-    /// True if a finished stage has training states: it was killed after it wrote its result.
+    /// True if a finished stage has training states: the process was killed after it wrote the result.
     fn has_states(&self, variant: &Variant, seed: u64) -> bool {
         self.finished(variant, seed).any(|folder| folder.join(STATES).exists())
     }
@@ -223,7 +223,7 @@ impl Runner<'_> {
         self.finished(variant, seed).try_for_each(|folder| forget_states(&folder))
     }
 
-    /// Number of stages that are done or will not be run.
+    /// Number of stages that are done or skipped.
     fn done(&self) -> usize {
         let of = |result: &RunResult| match result.problem {
             Some(_) => 1 + self.plan.tasks.len(),
@@ -366,16 +366,16 @@ impl Runner<'_> {
     }
 }
 
-/// Results of an ablation, as its folder has them.
+/// Results of an ablation, read from its folder.
 #[derive(Clone, Debug)]
 pub struct Ablation {
-    /// The tables.
+    /// Tables of all sections.
     pub tables: Vec<Table>,
-    /// Folders of pre-training, and names: each row under its first seed.
+    /// Folders of pre-training with their names, each row under its first seed.
     pub runs: Vec<(PathBuf, String)>,
 }
 
-/// The results in `folder`; `None` if it is not one of an ablation.
+/// Reads the results in `folder`; `None` if it is not the folder of an ablation.
 ///
 /// # Errors
 /// A file cannot be read, or the table is damaged.
@@ -414,10 +414,10 @@ fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>, AblationError> {
     Ok(found)
 }
 
-/// Folder of pre-training in that of a run.
+/// Folder of pre-training within the folder of a run.
 const PRETRAINING: &str = "pretrain";
 
-/// The tables, for programs.
+/// File with the tables, for programs.
 const TABLE: &str = "table.json";
 
 /// Folder of a run's training states.

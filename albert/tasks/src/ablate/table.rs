@@ -1,8 +1,8 @@
 //! The tables of an ablation: a row per recipe, with its size, speed and scores as columns.
 //!
-//! Accuracies and scores are stored as fractions and printed in percent. A figure is mean ± standard deviation over the
-//! seeds (√(Σ (x - mean)² / (n - 1)); without ± for one seed). The last column averages the tasks seed by seed, like
-//! the paper's.
+//! Accuracies and scores are stored as fractions and printed in percent. A value is mean ± standard deviation over the
+//! seeds (√(Σ (x - mean)² / (n - 1)); without ± for one seed). The last column is the mean over tasks, computed seed
+//! by seed as in the paper.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::plan::{Plan, Row, Variant};
 use super::result::RunResult;
 use crate::metrics::percent;
 
-/// A figure over the seeds for which it was measured.
+/// A metric over the seeds for which it was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// One value per seed, in the order of the seeds.
@@ -62,7 +62,7 @@ pub struct Line {
     pub objectives: [Cell; 3],
     /// Score of each task, 0 to 1 (correlations -1 to 1).
     pub tasks: Vec<Cell>,
-    /// Average over the tasks.
+    /// Mean over the tasks.
     pub average: Cell,
     /// Messages of diverged runs.
     pub problems: Vec<String>,
@@ -90,7 +90,7 @@ pub(crate) fn tables(plan: &Plan, variants: &[Variant], results: &[Vec<RunResult
         found.map_or_else(|| task.to_owned(), |metric| format!("{task} ({metric})"))
     };
     let table = |(s, section): (usize, &super::Section)| {
-        // Each row with its variant; a row without one is left out, name included.
+        // Each row with its variant; a row without one is omitted, including its name.
         let found: Vec<(usize, &Row)> =
             (0..).zip(&section.rows).filter_map(|(r, row)| Some((find(s, r)?, row))).collect();
         Table {
@@ -129,7 +129,7 @@ fn line(plan: &Plan, name: &str, variant: &Variant, results: &[RunResult]) -> Li
     }
 }
 
-/// Sentence about the budget that all rows share, or about their different budgets.
+/// Sentence about the budget shared by all rows, or about their different budgets.
 fn budget<'v>(variants: impl Iterator<Item = &'v Variant>) -> String {
     let mut budgets: Vec<_> = variants.map(|variant| (variant.budget().steps, variant.budget().tokens)).collect();
     budgets.sort_unstable();

@@ -1,4 +1,4 @@
-//! Small plans: run to the end, interrupted and rejected.
+//! Small plans: finished, interrupted and rejected.
 
 use std::fmt::Write as _;
 use std::path::Path;

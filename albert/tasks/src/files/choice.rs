@@ -8,8 +8,8 @@
 //! columns. `answer` is the index of the right option from 0, its letter from "A", or its text. Without `id`, examples are
 //! numbered from 0. `passage` is optional.
 //!
-//! Names of SWAG, HellaSwag and COPA are read as well: `sent1`, `ctx`, `premise` or `article`, `context` is the passage, `sent2`
-//! the question, `ending0` .. `ending3`, `endings`, `choice1`, `choice2` or `choices` the options, `label` the answer.
+//! Names of SWAG, HellaSwag and COPA are also accepted: `sent1`, `ctx`, `premise` or `article`, `context` for the passage, `sent2` for
+//! the question, `ending0` .. `ending3`, `endings`, `choice1`, `choice2` or `choices` for the options, `label` for the answer.
 
 use std::fmt;
 use std::path::Path;
@@ -61,7 +61,7 @@ struct Object {
 
 /// Text or a whole number: an id or an answer.
 ///
-/// Not a derived untagged enum, which buffers a value of any size before it rejects it.
+/// Not a derived untagged enum, which would buffer a value of any size before rejecting it.
 pub(super) enum Scalar {
     Text(String),
     Number(i128),
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Scalar {
             }
 
             fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar, E> {
-                // pandas writes a column of whole numbers so if a value is missing.
+                // pandas writes a column of whole numbers as floats if a value is missing.
                 let is_whole = number.fract() == 0.0 && number.abs() < (1u64 << 53) as f64;
                 if is_whole {
                     Ok(Scalar::Number(number as i128))
@@ -120,7 +120,7 @@ pub(super) fn letter_index(letter: &str) -> Option<u64> {
     }
 }
 
-/// Index of the option that `answer` means: a whole number, a letter, or the text of an option.
+/// Index of the option named by `answer`: a whole number, a letter, or the text of an option.
 fn answer_index(answer: &Scalar, options: &[String]) -> Result<u32, String> {
     let count = options.len();
     let number = match answer {

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Columns are separated by spaces, or by single TABs. All lines have as many columns as the first. Sentences are numbered
-//! from 0; `-DOCSTART-` lines are skipped, and before a sentence comments such as `# sent_id = 1`. A file whose first words
-//! mostly contain spaces is an error: it contains texts.
+//! from 0; `-DOCSTART-` lines and, before a sentence, comments such as `# sent_id = 1` are skipped. A file whose first
+//! words mostly contain spaces is an error: it contains texts.
 //!
-//! Files of JSON have `{"tokens": ["Peter", "sleeps"], "ner_tags": ["B-PER", "O"]}` instead, one object a line or in an array.
+//! JSON files contain `{"tokens": ["Peter", "sleeps"], "ner_tags": ["B-PER", "O"]}`, one object a line or in an array.
 //!
 //! Source: Tjong Kim Sang and De Meulder 2003 (CoNLL-2003).
 
@@ -41,7 +41,7 @@ pub struct TagColumns {
     pub tag: Option<usize>,
 }
 
-/// Reads sentences of tagged words. Prediction needs no tags.
+/// Reads sentences of tagged words. Tags are not required for prediction.
 ///
 /// # Errors
 /// The file cannot be opened. The reader returns all other errors.
@@ -69,7 +69,7 @@ enum Source {
     Objects(Objects),
 }
 
-/// Opens a file, which the ending of its name tells; standard input, which its first bytes tell.
+/// Opens a file in the format of its extension, or standard input in the format of its first bytes.
 fn open(path: &Path, columns: TagColumns, needs_tags: bool) -> Result<Source, TaskError> {
     let ending = ending(path);
     if text::is_standard_input(path) {
@@ -102,7 +102,7 @@ struct Object {
 }
 
 impl Object {
-    /// Names of the tags; numbers are names as well.
+    /// Names of the tags; numbers are used as names.
     fn tags(&self, at: impl Fn() -> Place) -> Result<Vec<String>, TaskError> {
         let Some(tags) = &self.ner_tags else { return Err(at().no_label()) };
         let tags: Vec<Scalar> = serde_json::from_str(tags.get()).map_err(|error| at().json_error(&error, OBJECTS))?;
@@ -120,7 +120,7 @@ struct TaggedObjects {
     needs_tags: bool,
     count: u64,
     id: Option<String>,
-    /// True if the last sentence had no id of its own.
+    /// True if the last sentence had no id.
     is_numbered: bool,
 }
 
@@ -168,7 +168,7 @@ pub fn labels_of_tagged(path: &Path, columns: TagColumns) -> Result<Vec<String>,
     labels_of_words(path, columns, 0)
 }
 
-/// [`labels_of_tagged`], without the tags of up to `skipped` lines that cannot be used.
+/// As [`labels_of_tagged`], without the tags of up to `skipped` unusable lines.
 pub(crate) fn labels_of_words(path: &Path, columns: TagColumns, skipped: u64) -> Result<Vec<String>, TaskError> {
     let (mut tags, mut unusable) = (BTreeSet::new(), 0);
     let mut skip = |error| {
@@ -215,13 +215,13 @@ struct Words {
     lines: Lines,
     columns: TagColumns,
     needs_tag: bool,
-    /// Columns of the first line.
+    /// Number of columns of the first line.
     width: Option<usize>,
-    /// The first words, until they are judged.
+    /// Statistics of the first words, until they are checked.
     shape: Option<Shape>,
-    /// False if the file is of texts.
+    /// False if the file contains texts.
     shape_fits: bool,
-    /// True behind the first word of a sentence.
+    /// True after the first word of a sentence.
     is_within: bool,
 }
 
@@ -238,20 +238,20 @@ fn is_comment(line: &str, columns: usize, last: &str, width: Option<usize>) -> b
 #[derive(Default)]
 struct Shape {
     words: usize,
-    /// Words that contain a space, and the first of them.
+    /// Number of words that contain a space, and the first of them.
     spaced: usize,
     first: Option<(Place, String)>,
 }
 
 impl Shape {
-    /// Number of words to judge.
+    /// Number of words to check.
     const ENOUGH: usize = 20;
 
     fn add(&mut self, word: &str, tag: Option<&str>, at: impl FnOnce() -> Place) {
         self.words += 1;
         let is_header = self.words == 1 && (word, tag) == ("text", Some("label"));
         if is_header || word.contains(' ') {
-            // The header of a classification file decides at once.
+            // The header of a classification file is sufficient.
             self.spaced += if is_header { Self::ENOUGH } else { 1 };
             self.first.get_or_insert_with(|| (at(), word.to_owned()));
         }
@@ -300,7 +300,7 @@ impl Words {
         let (columns, is_within) = (self.columns, std::mem::replace(&mut self.is_within, true));
         let Some(line) = self.lines.next()? else { return Ok(None) };
         let by = if line.contains('\t') { '\t' } else { ' ' };
-        // Without a list: a line may have millions of columns.
+        // Without collecting them: a line may have millions of columns.
         let fields = || line.split(by).map(move |field| if by == '\t' { field.trim() } else { field });
         let fields = || fields().filter(move |field| by == '\t' || !field.is_empty());
         let (mut found, mut is_blank, mut last) = (0, true, "");
@@ -351,7 +351,7 @@ struct Sentences {
 impl Rows<Tagged> for Sentences {
     fn next(&mut self, _remarks: &mut Remarks) -> Result<Option<Tagged>, TaskError> {
         let mut sentence = Tagged { id: self.count.to_string(), words: Vec::new(), tags: Vec::new() };
-        // An error is of its sentence, which is read to its end.
+        // An error belongs to its sentence, which is read to its end.
         let mut error = None;
         loop {
             let (word, tag) = match self.words.next() {

@@ -7,11 +7,11 @@
 //! "a,b                   a quote that is never closed is an error, with its line
 //! ```
 //!
-//! The separator is a comma, or a semicolon or TAB if the header has no comma and one of them, as spreadsheets of many countries
-//! write it; a first line `sep=;` sets it.
+//! The separator is a comma, or a semicolon or TAB if the header contains one of them and no comma, as spreadsheets in many
+//! countries write it; a first line `sep=;` sets it.
 //!
-//! The `csv` crate accepts a quote that is never closed, and counts line feeds alone, from the one behind a carriage return. So
-//! [`Quotes`] tracks the same states, and the lines.
+//! The `csv` crate accepts a quote that is never closed, and counts only line feeds, that of CR LF as part of the next record.
+//! Therefore [`Quotes`] tracks the same states and the lines.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, Cursor, Read};
@@ -44,14 +44,14 @@ struct Quotes {
     opened: u64,
     is_over: bool,
     last: u8,
-    /// Bytes so far.
+    /// Number of bytes so far.
     count: u64,
-    /// First byte and number of the lines that are not empty, from the last record on.
+    /// First byte and number of each line that is not empty, starting at the last record.
     starts: VecDeque<(u64, u64)>,
 }
 
 impl Quotes {
-    /// Line of the record that the parser found at `byte`, where line ends may precede it. Records come in order.
+    /// Line of the record that the parser found at `byte`, which may be preceded by line ends. Records come in order.
     fn line_of(&mut self, byte: u64) -> u64 {
         while self.starts.front().is_some_and(|&(start, _)| start < byte) {
             self.starts.pop_front();
@@ -90,11 +90,11 @@ impl Read for Quotes {
     }
 }
 
-/// Separator of a file by its first line, the number of the line behind `sep=`, and the text from there on.
+/// Returns the separator of a file by its first line, the number of the line after `sep=`, and the text from there on.
 fn separator_of(mut file: Input) -> std::io::Result<(u8, u64, Input)> {
     let mut first = Vec::new();
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    // A header is short; of a file without line feeds, the first buffer suffices.
+    // A header is short; for a file without line feeds, the first buffer suffices.
     file.by_ref().take(1 << 16).read_until(b'\n', &mut first)?;
     let line = first.split(is_end).next().unwrap_or_default();
     if let [b's', b'e', b'p', b'=', separator @ (b',' | b';' | b'\t')] = *line {
@@ -145,7 +145,7 @@ impl CsvRecords {
             other => csv_error(self.place(), &format!("{other:?}")),
         })?;
         self.line = self.reader.get_mut().line_of(byte);
-        // The parser reads past the end only in a record that the end of the file terminates.
+        // The parser reads past the end only for a record that ends with the file.
         let quotes = self.reader.get_ref();
         if quotes.is_over && quotes.state == State::Quoted {
             self.is_broken = true;
@@ -160,7 +160,7 @@ impl CsvRecords {
         Ok(true)
     }
 
-    /// False if a quote took the rest of the file.
+    /// False if an open quote extends to the end of the file.
     pub(super) fn resumes(&self) -> bool {
         !self.is_broken
     }

@@ -10,7 +10,7 @@ use engine::EngineError;
 /// Line of a file, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// File; shared, because a reader makes thousands of places.
+    /// File; shared, because a reader creates thousands of places.
     pub path: Arc<Path>,
     /// Line; 0 for the file as a whole.
     pub line: u64,
@@ -26,7 +26,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Error of this place.
+    /// Error at this place.
     pub(super) fn error(self, problem: impl Into<String>) -> TaskError {
         TaskError::Input { at: self, problem: problem.into() }
     }
@@ -47,7 +47,7 @@ impl Place {
         self.error(format!("{}; expected {expected}", shortened(&problem.to_string(), 200)))
     }
 
-    /// Error of a JSON text that begins at this place.
+    /// Error of a JSON text that starts at this place.
     pub(super) fn json_error(mut self, error: &serde_json::Error, expected: &str) -> TaskError {
         let problem = error.to_string();
         let problem = problem.rsplit_once(" at line ").map_or(problem.as_str(), |(problem, _)| problem);
@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// An error of a reader or of an output file. Messages name the file and the line, and are short for any content.
+/// Error of a reader or of an output file. Messages name the file and the line, and are short for any content.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
@@ -72,7 +72,7 @@ pub enum TaskError {
     /// A published file is missing.
     #[error("{}: no {file} in this folder; give the folder that contains it, as published", folder.display())]
     Missing {
-        /// Folder.
+        /// Folder of the task.
         folder: PathBuf,
         /// Name of the missing file.
         file: String,
@@ -82,12 +82,12 @@ pub enum TaskError {
     NoSplit {
         /// Published name of the task.
         task: String,
-        /// The split.
+        /// Split that was requested.
         split: &'static str,
         /// The splits of the task.
         known: String,
     },
-    /// A file or an example that cannot be used.
+    /// A file or an example cannot be used.
     #[error("{at}: {problem}")]
     Input {
         /// File and line.
@@ -95,7 +95,7 @@ pub enum TaskError {
         /// The problem and its remedy.
         problem: String,
     },
-    /// A prediction that a submission cannot contain.
+    /// A submission cannot contain a prediction.
     #[error("prediction {}: {problem}", shown(id))]
     Prediction {
         /// Id of the example.
@@ -111,19 +111,19 @@ impl TaskError {
         move |source| EngineError::io(path, action, source).into()
     }
 
-    /// A file whose name does not end in one of the types `expected`.
+    /// Error for a file whose name does not end in one of the types `expected`.
     pub(super) fn file_type(path: &Path, expected: &str) -> Self {
         let at = Place { path: path.into(), line: 0 };
         at.error(format!("unknown file type; expected a name that ends in {expected}"))
     }
 
-    /// A file without examples.
+    /// Error for a file without examples.
     pub(super) fn no_example(path: &Path) -> Self {
         Place { path: path.into(), line: 0 }.error("no example in the file; is it the right file, and complete?")
     }
 }
 
-/// The beginning of a text of any length, for messages.
+/// Beginning of a text of any length, for messages.
 pub(super) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => Cow::Borrowed(text),
@@ -131,7 +131,7 @@ pub(super) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// A value of a file in quotes.
+/// Value from a file in quotes.
 pub(super) fn shown(value: &str) -> String {
     match value.char_indices().nth(80) {
         None => format!("{value:?}"),
@@ -139,7 +139,7 @@ pub(super) fn shown(value: &str) -> String {
     }
 }
 
-/// Names that a message lists.
+/// Maximum number of names in a message.
 pub(super) const LISTED: usize = 20;
 
 /// The first names of a list: `"a", "b", "c"`.
@@ -147,7 +147,7 @@ pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
     listed_of(names.iter().take(LISTED), names.len())
 }
 
-/// The first of `count` names.
+/// First of `count` names.
 pub(super) fn listed_of<S: AsRef<str>>(first: impl Iterator<Item = S>, count: usize) -> String {
     let mut text = first.map(|name| shown(name.as_ref())).collect::<Vec<_>>().join(", ");
     if count > LISTED {

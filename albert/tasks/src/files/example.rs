@@ -136,7 +136,7 @@ pub struct Question {
     pub passage: Arc<str>,
     /// The question.
     pub question: String,
-    /// Answers by annotators: one in training files, several in others. Empty for no answer or an unknown one.
+    /// Answers by annotators: one in training files, several in dev and test files. Empty if there is no answer or it is unknown.
     pub answers: Vec<Answer>,
     /// True if the passage contains no answer.
     pub is_impossible: bool,

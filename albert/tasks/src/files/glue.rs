@@ -91,7 +91,7 @@ struct Columns {
     first: (usize, &'static str),
     second: Option<(usize, &'static str)>,
     label: Option<(usize, &'static str)>,
-    /// True if the published file contains shorter rows.
+    /// True if the published file contains rows with too few columns.
     may_be_short: bool,
 }
 
@@ -214,7 +214,7 @@ impl GlueTask {
         }
     }
 
-    /// Published folder.
+    /// Name of the published folder.
     fn folder(self) -> &'static str {
         match self {
             Self::Ax => "diagnostic",
@@ -336,7 +336,7 @@ impl FromStr for GlueTask {
     }
 }
 
-/// A finite number.
+/// Parses a finite number.
 pub(super) fn number_of(found: &str, at: impl FnOnce() -> Place) -> Result<f32, TaskError> {
     match found.trim().parse::<f32>() {
         Ok(number) if number.is_finite() => Ok(number),
@@ -352,7 +352,7 @@ struct GlueRows {
     labels: &'static [&'static str],
     /// Rows so far.
     count: u64,
-    /// True behind a header that fits.
+    /// True after the header was checked.
     is_checked: bool,
     /// Id of the last row.
     id: Option<String>,

@@ -1,9 +1,9 @@
 //! JSON objects of a file, streamed: one a line, or the elements of an array, which is the whole file or the value of one key
-//! of an object. A file may be larger than memory; an element may not.
+//! of an object. A file may be larger than memory; an element must fit.
 //!
-//! An object is first delimited and then parsed, so that one with a missing or odd value costs only itself.
+//! An object is first delimited and then parsed, so that a missing or wrong value affects only its object.
 //!
-//! serde_json reads byte by byte, and one byte too many after a number: [`Bytes`] returns that byte again.
+//! serde_json reads byte by byte, and one byte too many after a number: [`Bytes`] returns that byte twice.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -36,15 +36,15 @@ enum Source {
     Table(CsvRecords, Vec<String>),
 }
 
-/// Keys by which the first line of a `.json` file is an object of a file of lines.
+/// Keys that identify the first line of a `.json` file as an object of a file of lines.
 const OF_LINES: [&str; 8] = ["question", "context", "text", "tokens", "words", "sent1", "ctx", "premise"];
 
-/// Bytes of a first line that are searched for them.
+/// Number of bytes of the first line that are searched for them.
 const FIRST_LINE: u64 = 1 << 20;
 
 impl Objects {
-    /// Objects of a `.jsonl`, `.ndjson`, `.json` or `.csv` file or of standard input. An array may be the value of `key`; messages
-    /// contain `expected`.
+    /// Opens a `.jsonl`, `.ndjson`, `.json` or `.csv` file or standard input. An array may be the value of `key`; messages contain
+    /// `expected`.
     pub(super) fn open(path: &Path, key: &'static str, expected: &'static str) -> Result<Self, TaskError> {
         let source = match ending(path).as_deref() {
             Some("csv") => {
@@ -59,7 +59,7 @@ impl Objects {
         Ok(Self::new(path, source, expected))
     }
 
-    /// Objects of `file`, which is that at `path`: its first line tells if they are lines or an array.
+    /// Objects of `file`, opened from `path`; its first line decides whether it contains lines or an array.
     pub(super) fn of(
         path: &Path,
         mut file: Input,
@@ -71,7 +71,7 @@ impl Objects {
         let object = first.strip_prefix(text::BYTE_ORDER_MARK).unwrap_or(&first);
         let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_slice(object).unwrap_or_default();
         let are_lines = if text::is_standard_input(path) {
-            // Lines, unless it begins as an array or a document does: the first line may be a bad one.
+            // Lines, unless it begins like an array or a document: the first line may be malformed.
             let line = object.trim_ascii();
             let is_document = matches!(line.last(), Some(b'{' | b'[' | b',')) || first.len() as u64 == FIRST_LINE;
             !(line.starts_with(b"[") || keys.contains_key(key) || is_document)
@@ -91,7 +91,7 @@ impl Objects {
         Self { source, expected, at: Place { path: path.into(), line: 0 }, is_broken: false }
     }
 
-    /// The next object, parsed by `parse`, or `None` after the last. Blank lines are skipped.
+    /// Returns the next object, parsed by `parse`, or `None` after the last. Blank lines are skipped.
     pub(super) fn next_with<T>(
         &mut self,
         remarks: &mut Remarks,
@@ -142,7 +142,7 @@ impl Objects {
         parse(&mended).map(Some).map_err(|error| self.at.clone().json_error(&error, self.expected))
     }
 
-    /// The next object as a value of type `T`.
+    /// Returns the next object as a value of type `T`.
     pub(super) fn next<T: DeserializeOwned>(&mut self, remarks: &mut Remarks) -> Result<Option<T>, TaskError> {
         self.next_with(remarks, |text| serde_json::from_str(text))
     }
@@ -152,18 +152,18 @@ impl Objects {
         self.at.clone()
     }
 
-    /// Place of a part of the last object, which in an array may have many lines.
+    /// Place of a part of the last object, which may have many lines in an array.
     pub(super) fn place_of_part(&self) -> Place {
         if let Source::Array(_) = self.source { Place { line: 0, ..self.place() } } else { self.place() }
     }
 
-    /// False if objects behind an error cannot be told apart.
+    /// False if objects after an error cannot be delimited.
     pub(super) fn resumes(&self) -> bool {
         !self.is_broken
     }
 }
 
-/// Bytes of a file; the last one can be read again.
+/// Bytes of a file; the last one can be read twice.
 struct Bytes {
     file: Input,
     last: u8,
@@ -208,7 +208,7 @@ struct Elements {
     bytes: Bytes,
     /// First line of the last element.
     start: u64,
-    /// The key of the array, where the file is an object.
+    /// Key of the array, if the file is an object.
     key: &'static str,
     expected: &'static str,
     state: State,
@@ -223,18 +223,18 @@ enum State {
 }
 
 impl Elements {
-    /// Elements of the array that is the whole of `file`, or of the value of `key`; messages contain `expected`.
+    /// Elements of the array that is the whole of `file` or the value of `key`; messages contain `expected`.
     fn new(path: &Path, file: Input, key: &'static str, expected: &'static str) -> Self {
         let bytes = Bytes { file, last: 0, is_again: false, line: 1, is_over: false };
         Self { path: path.into(), bytes, start: 0, key, expected, state: State::Before }
     }
 
     fn error(&self, problem: impl ToString) -> TaskError {
-        // The last line read.
+        // The line of the last byte read.
         Place { path: self.path.clone(), line: self.bytes.line }.json(problem, self.expected)
     }
 
-    /// The next byte that is not white space.
+    /// Returns the next byte that is not white space.
     fn byte(&mut self) -> Result<Option<u8>, TaskError> {
         loop {
             match self.bytes.next().map_err(TaskError::io(&self.path, "read"))? {
@@ -244,13 +244,13 @@ impl Elements {
         }
     }
 
-    /// The value that starts with the next byte.
+    /// Parses the value that starts with the next byte.
     fn value<T: DeserializeOwned>(&mut self) -> Result<T, TaskError> {
         let first = self.byte()?;
         self.bytes.is_again = first.is_some();
         self.start = self.bytes.line;
         let value = T::deserialize(&mut serde_json::Deserializer::from_reader(&mut self.bytes)).map_err(|error| {
-            // The parser counts lines from the value.
+            // The parser counts lines from the start of the value.
             let problem = error.to_string();
             self.error(problem.rsplit_once(" at line ").map_or(problem.as_str(), |(problem, _)| problem))
         })?;
@@ -297,7 +297,7 @@ impl Elements {
         }
     }
 
-    /// The next element, or `None` after the last. The rest of the file is ignored.
+    /// Returns the next element, or `None` after the last. The rest of the file is ignored.
     fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, TaskError> {
         match self.state {
             State::After => return Ok(None),

@@ -12,29 +12,29 @@ use super::error::{Place, TaskError};
 /// Text of a file, or of standard input for `-`.
 pub(super) type Input = Text;
 
-/// Opens a file whose parts may have any length; a folder is an error. Of a compressed file, a pipe or a device at most
-/// [`LARGEST_STREAM`] bytes are read.
+/// Opens a file whose parts may have any length; a folder is an error. At most [`LARGEST_STREAM`] bytes are read from a
+/// compressed file, a pipe or a device.
 pub(super) fn open(path: &Path) -> Result<Input, TaskError> {
     open_lines(path).map(|text| bounded(path, text))
 }
 
-/// `text` of the file at `path` within the limit of [`open`].
+/// Applies the limit of [`open`] to `text`, opened from `path`.
 pub(super) fn bounded(path: &Path, text: Input) -> Input {
     if is_plain_file(path) { text } else { text::bounded(text, LARGEST_STREAM) }
 }
 
-/// Opens a file for [`Lines`], which bound each line.
+/// Opens a file for [`Lines`], which limits each line.
 pub(super) fn open_lines(path: &Path) -> Result<Input, TaskError> {
     text::open(path).map_err(TaskError::io(path, "read"))
 }
 
-/// True if a byte of text is a byte of the file.
+/// True if the text has the same bytes as the file.
 fn is_plain_file(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|about| about.is_file())
         && text::is_encoded(path).is_ok_and(|is_encoded| !is_encoded)
 }
 
-/// Ending of a file's name in lower case, without that of a compression; `jsonl` for standard input.
+/// Extension of a file name in lower case, without the extension of a compression; `jsonl` for standard input.
 pub(crate) fn ending(path: &Path) -> Option<String> {
     if text::is_standard_input(path) {
         return Some("jsonl".to_owned());
@@ -54,10 +54,11 @@ pub(super) fn skip_mark(file: &mut Input) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Longest line of a file, in bytes.
+/// Maximum length of a line of a file, in bytes.
 const LONGEST: u64 = 1 << 30;
 
-/// Longest line of the file at `path`, in bytes; a few bytes of a compressed one may be a gigabyte, and a pipe may have no end.
+/// Maximum length of a line of the file at `path`, in bytes; a few bytes of a compressed file may expand to a gigabyte, and a
+/// pipe may never end.
 fn longest(path: &Path) -> u64 {
     if is_plain_file(path) { LONGEST } else { LARGEST_STREAM }
 }
@@ -73,17 +74,17 @@ impl Lines {
         Ok(Self::new(path, open_lines(path)?))
     }
 
-    /// Lines of `text`, which is that of the file at `path`.
+    /// Lines of `text`, opened from `path`.
     pub(super) fn new(path: &Path, text: Input) -> Self {
         Self { path: path.into(), lines: text::Lines::new(text, longest(path)) }
     }
 
-    /// The last line read.
+    /// Place of the last line read.
     pub(super) fn place(&self) -> Place {
         Place { path: self.path.clone(), line: self.lines.number() }
     }
 
-    /// The next line without its end, or `None` after the last.
+    /// Returns the next line without its line end, or `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<&str>, TaskError> {
         let at = |line| Place { path: self.path.clone(), line };
         let number = self.lines.number() + 1;

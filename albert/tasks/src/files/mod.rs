@@ -8,8 +8,8 @@
 //! Examples contain the text of the file, unchanged. Readers stream, so a file may have any size. An example that is skipped
 //! is reported as a [`Remark`].
 //!
-//! Limits, for any content: time is linear in the file size; memory with all examples kept is at most 64 times the file size
-//! plus 64 MiB; JSON has at most 128 levels where it is read, and any number where it is skipped; messages are short.
+//! Limits, for any content: time is linear in the file size; memory with all examples kept is at most 64 times the file size plus 64 MiB;
+//! JSON may have at most 128 levels in parts that are read, and any number in parts that are skipped; messages are short.
 
 mod choice;
 mod classes;

@@ -8,7 +8,7 @@
 //!
 //! A question's id is that of its passage, `#` and its number from 0.
 //!
-//! Source: Lai et al. 2017 and the public archive; `all.txt` is what the released ALBERT `run_race.py` reads.
+//! Source: Lai et al. 2017 and the public archive; `all.txt` is the format of the released ALBERT `run_race.py`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const EXPECTED: &str =
 const OPTIONS: usize = 4;
 
 impl Level {
-    /// Both.
+    /// All levels.
     pub(crate) const ALL: [Self; 2] = [Self::Middle, Self::High];
 
     /// `middle` or `high`.
@@ -43,7 +43,7 @@ impl Level {
         }
     }
 
-    /// Level by the name of a folder.
+    /// Level named by a folder.
     fn of(folder: Option<&Path>) -> Option<Self> {
         let name = folder.and_then(Path::file_name).and_then(OsStr::to_str)?;
         Self::ALL.into_iter().find(|level| level.name() == name)
@@ -62,8 +62,8 @@ pub fn read_race(folder: &Path, split: Split, levels: &[Level], purpose: Purpose
     read_parts(&root, &parts, purpose)
 }
 
-/// Reads RACE from `path`: a file of one passage or an `all.txt`, a folder of such files, a folder of levels (`middle`,
-/// `high`), or the archive's `RACE` or the folder that contains it, whose test split is read. Folder names give the levels.
+/// Reads RACE from `path`: a file of one passage or an `all.txt`, a folder of such files, a folder of levels (`middle`, `high`), or the
+/// archive's `RACE` or the folder that contains it, whose test split is read. Folder names determine the levels.
 ///
 /// # Errors
 /// As [`read_race`].
@@ -97,7 +97,7 @@ fn read_parts(root: &Path, parts: &[PathBuf], purpose: Purpose) -> Result<Reader
     Ok(reader(root, files, beside, purpose))
 }
 
-/// A reader of `files`, the last first; `beside` are `all.txt` files and the number of other files in their folders.
+/// Creates a reader of `files`, in reverse order; `beside` are the `all.txt` files with the number of other files in their folders.
 fn reader(root: &Path, files: Files, beside: Vec<(PathBuf, usize)>, purpose: Purpose) -> Reader<Choice> {
     let at = Place { path: root.into(), line: 0 };
     let rows = RaceRows { files, current: None, ready: Vec::new(), beside, needs: purpose.needs_labels(), at };
@@ -107,7 +107,7 @@ fn reader(root: &Path, files: Files, beside: Vec<(PathBuf, usize)>, purpose: Pur
 /// Files of passages with their levels.
 type Files = Vec<(PathBuf, Option<Level>)>;
 
-/// Longest passage id in bytes; each question has a copy.
+/// Maximum length of a passage id in bytes; each question has a copy.
 const LONGEST_ID: usize = 1000;
 
 /// Files of a folder, by number.
@@ -152,14 +152,14 @@ struct RaceRows {
     current: Option<(Lines, Option<Level>)>,
     /// Examples of the last passage, the next one last.
     ready: Vec<Choice>,
-    /// `all.txt` files in folders with other files, and the number of those.
+    /// `all.txt` files in folders with other files, and the number of those files.
     beside: Vec<(PathBuf, usize)>,
     needs: bool,
     at: Place,
 }
 
 impl RaceRows {
-    /// The next passage; sets `at`.
+    /// Reads the next passage and sets `at`.
     fn passage(&mut self) -> Result<Option<(Passage, Option<Level>)>, TaskError> {
         loop {
             if let Some((lines, level)) = &mut self.current {

@@ -48,11 +48,11 @@ impl Purpose {
 pub enum RemarkKind {
     /// A row with too few columns, as the published QQP files have; it is skipped.
     ShortRow {
-        /// Its columns.
+        /// Number of its columns.
         columns: usize,
     },
     /// An answer whose text is not in the passage at the stated position. Training skips it; evaluation keeps it, because
-    /// only its text counts there.
+    /// only its text is compared there.
     AnswerElsewhere {
         /// Id of the question.
         id: String,
@@ -66,12 +66,12 @@ pub enum RemarkKind {
         /// Its id.
         id: String,
     },
-    /// Rows without any value, as spreadsheets write them; they are skipped. The remark is at the first.
+    /// Rows without any value, as spreadsheets write them; they are skipped. The remark is at the first one.
     EmptyRows {
         /// Their number.
         count: u64,
     },
-    /// Examples with an escape of half a character (a lone surrogate), which becomes U+FFFD. The remark is at the first.
+    /// Examples with an escape of half a character (a lone surrogate), which becomes U+FFFD. The remark is at the first one.
     LoneSurrogates {
         /// Their number.
         count: u64,
@@ -81,12 +81,12 @@ pub enum RemarkKind {
         /// The problem.
         problem: String,
     },
-    /// Remarks beyond the limit, which are counted and not kept.
+    /// Remarks beyond the limit, which are counted but not stored.
     Further {
         /// Their number.
         count: u64,
     },
-    /// Files in the folder of an `all.txt`, which is read instead of them.
+    /// Files in the same folder as an `all.txt`, which is read instead of them.
     BesideAll {
         /// Their number.
         files: usize,
@@ -98,7 +98,7 @@ pub enum RemarkKind {
 pub struct Remark {
     /// File and line.
     pub at: Place,
-    /// Content.
+    /// Kind and details.
     pub kind: RemarkKind,
 }
 
@@ -122,14 +122,14 @@ impl fmt::Display for Remark {
     }
 }
 
-/// The first remarks on a file, and the number of all others.
+/// The first remarks on a file, and the number of all further ones.
 #[derive(Default)]
 pub(super) struct Remarks {
     list: Vec<Remark>,
 }
 
 impl Remarks {
-    /// Remarks kept.
+    /// Maximum number of stored remarks.
     const MOST: usize = 1000;
 
     /// Adds a remark; `kind` is not called beyond the limit.
@@ -145,7 +145,7 @@ impl Remarks {
 }
 
 impl Remarks {
-    /// Adds one to the remark of a kind that counts, which is at the first place.
+    /// Increments the counter of a kind of remark, which is at the first place.
     pub(super) fn count(&mut self, at: Place, kind: fn(u64) -> RemarkKind) {
         let is_same = |remark: &&mut Remark| std::mem::discriminant(&remark.kind) == std::mem::discriminant(&kind(0));
         match self.list.iter_mut().find(is_same).map(|remark| &mut remark.kind) {
@@ -168,36 +168,36 @@ pub struct Unusable {
     pub problem: String,
 }
 
-/// Examples of one file or folder, in its order. An error ends the iteration if the examples behind it cannot be found.
+/// Examples of one file or folder, in its order. An error ends the iteration if the examples after it cannot be found.
 pub struct Reader<E> {
     path: PathBuf,
     rows: Box<dyn Rows<E>>,
     ids: Ids,
     remarks: Remarks,
-    /// Examples so far, usable or not.
+    /// Number of examples so far, usable or not.
     count: u64,
     is_done: bool,
 }
 
 /// Layout of a file: yields the examples of a [`Reader`].
 pub(super) trait Rows<E>: Send {
-    /// The next example, or `None` after the last.
+    /// Returns the next example, or `None` after the last.
     fn next(&mut self, remarks: &mut Remarks) -> Result<Option<E>, TaskError>;
 
     /// Place of the last example read.
     fn place(&self) -> Place;
 
-    /// Id of the last example read, also if it cannot be used; `None` if unknown.
+    /// Id of the last example read, even if it cannot be used; `None` if unknown.
     fn id(&self) -> Option<String> {
         None
     }
 
-    /// True if examples behind an error can be read: it is not of the file as a whole.
+    /// True if examples after an error can be read, because it does not concern the whole file.
     fn resumes(&self) -> bool {
         false
     }
 
-    /// True if ids are counted here, so that they are unique.
+    /// True if ids are assigned by counting, so that they are unique.
     fn are_numbered(&self) -> bool {
         false
     }
@@ -214,7 +214,7 @@ impl<E: Example> Reader<E> {
         &self.remarks.list
     }
 
-    /// All examples, and the remarks.
+    /// Reads all examples and remarks.
     ///
     /// # Errors
     /// The first error of the reader.
@@ -223,7 +223,7 @@ impl<E: Example> Reader<E> {
         Ok((examples, self.remarks.list))
     }
 
-    /// Up to `count` more examples, up to `skips` of which cannot be used, and the error behind them, if there is one.
+    /// Reads up to `count` more examples, of which up to `skips` may be unusable, and returns the error after them, if any.
     pub(crate) fn portion(&mut self, count: usize, skips: u64) -> (Vec<E>, Vec<Unusable>, Option<TaskError>) {
         let (mut list, mut unusable) = (Vec::new(), Vec::<Unusable>::new());
         while list.len() + unusable.len() < count {
@@ -239,7 +239,7 @@ impl<E: Example> Reader<E> {
         (list, unusable, None)
     }
 
-    /// Adds remarks on examples that were skipped.
+    /// Adds remarks on skipped examples.
     pub(crate) fn remark(&mut self, unusable: impl IntoIterator<Item = Unusable>) {
         for Unusable { at, problem, .. } in unusable {
             self.remarks.push(at, || RemarkKind::Unusable { problem });
@@ -282,7 +282,7 @@ impl<E> fmt::Debug for Reader<E> {
     }
 }
 
-/// The ids so far, as two keyed 64-bit hashes: 16 bytes an id. Among a billion ids, two collide with a probability of
+/// Ids so far, as two keyed 64-bit hashes: 16 bytes an id. Among a billion ids, two collide with a probability of
 /// 10^-21.
 #[derive(Default)]
 struct Ids {

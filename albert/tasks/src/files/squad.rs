@@ -5,15 +5,15 @@
 //!     {"id", "question", "answers": [{"text", "answer_start"}], "is_impossible"}]}]}]}
 //! ```
 //!
-//! Flat questions as Hugging Face exports them, one object a line or in an array:
+//! Flat questions in Hugging Face's export format, one object a line or in an array:
 //!
 //! ```text
 //! {"id", "context", "question", "answers": {"text": ["..."], "answer_start": [0]}}
 //! ```
 //!
 //! `answer_start` counts characters (Unicode code points); examples count bytes. An answer whose text is not at its position
-//! in the passage is a remark: training skips it, and a question without another answer; evaluation compares texts and keeps
-//! it. Articles are streamed.
+//! in the passage causes a remark: training skips it, and also the question if it has no other answer; evaluation compares
+//! texts and keeps it. Articles are streamed.
 //!
 //! Source: Rajpurkar et al. 2016 and 2018.
 
@@ -97,7 +97,7 @@ impl<T> From<OneOrMore<T>> for Vec<T> {
     }
 }
 
-/// The paragraphs of an article, or one with a flat question alone, and true for it.
+/// Parses the paragraphs of an article, or one with only a flat question, and true for the latter.
 fn paragraphs(text: &str) -> serde_json::Result<(Vec<Paragraph>, bool)> {
     let object: Object = serde_json::from_str(text)?;
     match (object.paragraphs, object.context, object.qas) {
@@ -132,7 +132,7 @@ fn answers(text: &str) -> Result<Vec<(String, i64)>, String> {
 
 struct SquadRows {
     objects: Objects,
-    /// Questions of the last article, the next one last; or why one cannot be used.
+    /// Questions of the last article, the next one last; or the reason why one cannot be used.
     ready: Vec<(Option<String>, Result<Question, TaskError>)>,
     may_be_impossible: bool,
     purpose: Purpose,
@@ -165,7 +165,7 @@ impl<'a> Starts<'a> {
 }
 
 impl SquadRows {
-    /// A question, or `None` for training without a usable answer.
+    /// Converts a question; `None` for training without a usable answer.
     fn question(
         &self,
         id: String,
@@ -178,7 +178,7 @@ impl SquadRows {
         // A question may have a remark for each answer.
         let short = |text: &str| shortened(text, 200).into_owned();
         let contradiction = |problem: &str| at.clone().contradiction(&format!("question {id:?}"), problem);
-        // `null` is none.
+        // `null` means no answers.
         let given = match asked.answers.filter(|_| self.purpose.needs_labels()) {
             None => None,
             Some(given) if given.get() == "null" => None,

@@ -16,12 +16,12 @@ use super::error::TaskError;
 use super::example::Label;
 use super::glue::GlueTask;
 
-/// Writes the file of a submission to GLUE in `folder` and returns its path; the folder is created if it is missing.
+/// Writes the submission file for GLUE in `folder` and returns its path; the folder is created if missing.
 /// Predictions are ids with labels, in the order of the test set.
 ///
 /// # Errors
 /// [`TaskError::Prediction`] for a class or a score that the task does not have, and [`TaskError::File`] if the file cannot
-/// be written; an earlier file stays.
+/// be written; an earlier file is kept.
 pub fn write_submission<'a>(
     folder: &Path,
     task: GlueTask,
@@ -64,7 +64,7 @@ mod tests {
         let path = write(&[Label::Class(1)]).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, "index\tprediction\n0\t1\n");
-        // The first file under another name: a rename leaves it, writing in place would change it.
+        // Link the first file under another name: a rename keeps it, writing in place would change it.
         let first = folder.path().join("first");
         fs::hard_link(&path, &first).unwrap();
         write(&[Label::Class(0)]).unwrap();

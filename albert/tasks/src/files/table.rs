@@ -6,8 +6,8 @@
 //! .jsonl   {"text": "...", "label": "..."}    one object a line; .json also an array of objects
 //! ```
 //!
-//! The first row of TSV and CSV names the columns; other columns and keys are ignored, and so are rows without any value.
-//! Examples without ids are numbered from 0.
+//! The first row of TSV and CSV names the columns; additional columns and keys are ignored, and so are rows without any
+//! value. Examples without ids are numbered from 0.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -51,12 +51,12 @@ struct ColumnSpec<'a> {
     column: &'a str,
     /// True if it is required.
     is_needed: bool,
-    /// The setting that names it.
+    /// Setting that names the column.
     setting: &'static str,
 }
 
 impl ColumnSpec<'_> {
-    /// Error of a missing column, among `count` columns that start with `first`.
+    /// Error for a missing column, among `count` columns that start with `first`.
     fn missing<S: AsRef<str>>(&self, at: Place, first: &[S], count: usize) -> TaskError {
         // Usually the label is the last column and the text the first.
         let guess = if self.setting == "data.label" { first.last() } else { first.first() };
@@ -85,14 +85,14 @@ impl TextColumns {
             wanted(self.id.as_deref().unwrap_or("id"), self.id.is_some(), "data.id"),
             wanted(&self.text, true, "data.text"),
             wanted(self.text_b.as_deref().unwrap_or("text_b"), self.text_b.is_some(), "data.text_b"),
-            // A name that no column has: an unneeded label is not read.
+            // A name that no column can have: an unnecessary label is not read.
             wanted(if needs_label { &self.label } else { "\0" }, needs_label, "data.label"),
         ]
     }
 }
 
 /// Reads texts or pairs from a `.tsv`, `.csv`, `.jsonl`, `.ndjson` or `.json` file. Labels are required for training and
-/// evaluation, and not read for prediction.
+/// evaluation; prediction does not read them.
 ///
 /// # Errors
 /// The file has another type or cannot be opened. The reader returns all other errors.
@@ -131,7 +131,7 @@ pub fn labels_of_texts(path: &Path, columns: &TextColumns) -> Result<Vec<String>
     labels_of(path, columns, 0)
 }
 
-/// [`labels_of_texts`], without the labels of up to `skipped` rows that cannot be used.
+/// As [`labels_of_texts`], without the labels of up to `skipped` unusable rows.
 pub(crate) fn labels_of(path: &Path, columns: &TextColumns, skipped: u64) -> Result<Vec<String>, TaskError> {
     let mut records = open(path)?;
     let (mut labels, mut remarks, mut unusable) = (BTreeSet::new(), Remarks::default(), 0);
@@ -180,10 +180,10 @@ type Values = [Option<String>; 4];
 
 /// Rows of named values.
 trait Records: Send {
-    /// The next row with a value, or `None` after the last.
+    /// Returns the next row with a value, or `None` after the last.
     fn next(&mut self, wanted: &[ColumnSpec<'_>; 4], remarks: &mut Remarks) -> Result<Option<Values>, TaskError>;
 
-    /// True if rows behind an error can be read.
+    /// True if rows after an error can be read.
     fn resumes(&self) -> bool;
 
     /// First line of the last row.
@@ -210,7 +210,7 @@ struct TextRows {
 }
 
 impl TextRows {
-    /// The example of a row.
+    /// Converts a row to an example.
     fn example(&mut self, [_, text, second, label]: Values) -> Result<Text, TaskError> {
         let at = || self.records.place();
         let id = match self.id.clone() {
@@ -307,7 +307,7 @@ struct Tsv {
 }
 
 impl Tsv {
-    /// The next line with a value; counts the others.
+    /// Reads the next line with a value; counts skipped ones.
     fn line(&mut self, remarks: &mut Remarks) -> Result<Option<String>, TaskError> {
         loop {
             match self.lines.next()? {
@@ -399,7 +399,7 @@ struct Json {
     objects: Objects,
 }
 
-/// Objects of texts, for messages.
+/// Expected objects, for messages.
 const OBJECTS: &str = "one object a line, such as {\"text\": \"...\", \"label\": \"...\"}";
 
 /// A value as text.
@@ -459,7 +459,7 @@ impl<'de> Visitor<'de> for PlainVisitor {
     }
 }
 
-/// Visitor for the wanted values of an object. Others are skipped without a copy: a line may have millions.
+/// Visitor for the wanted values of an object. Other values are skipped without a copy: a line may have millions.
 struct Picker<'w>(&'w [ColumnSpec<'w>; 4]);
 
 #[derive(Default)]
@@ -481,7 +481,7 @@ impl<'de> Visitor<'de> for Picker<'_> {
         let mut picked = Picked::default();
         while let Some(key) = map.next_key::<String>()? {
             match self.0.iter().position(|wanted| wanted.column == key) {
-                // One column may serve twice, such as the text for both texts of a pair.
+                // One column may be used twice, for example as both texts of a pair.
                 Some(_) => {
                     let value: Plain = map.next_value()?;
                     let all = self.0.iter().zip(&mut picked.values).filter(|(wanted, _)| wanted.column == key);

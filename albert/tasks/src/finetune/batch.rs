@@ -152,8 +152,8 @@ impl Batch {
         self.weight += feature.target.weight();
     }
 
-    /// The largest batch of a budget, for the memory planner: every vector has its maximum length. `like` determines
-    /// the vectors in use and the minimum number of options of an example, `positions` the maximum length of a
+    /// Largest batch of a budget, for the memory planner: every vector has its maximum length. `like` determines
+    /// which vectors are used and the minimum number of options of an example, `positions` the maximum length of a
     /// sequence.
     pub(crate) fn largest(budget: Budget, positions: usize, like: &Feature) -> Self {
         let mut batch = Self::default();
@@ -163,7 +163,7 @@ impl Batch {
         let sequences = budget.sequences.min(budget.tokens / 2).max(1).next_multiple_of(each);
         let tokens = budget.tokens.min(sequences * positions).max(sequences);
         for left in (0..sequences).rev() {
-            // As long as possible while one token is left for each later sequence.
+            // As long as possible, with one token left for each later sequence.
             let length = (tokens - batch.ids.len() - left).min(positions);
             batch.ids.resize(batch.ids.len() + length, 0);
             batch.positions.extend(0..length as u32);
@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(sorted, (0..97).collect::<Vec<_>>());
         }
         assert_ne!(epochs[0], epochs[1]);
-        // A run that starts in the middle gets the same order.
+        // A run that starts in the middle has the same order.
         let mut later = Order::new(5, 97);
         assert_eq!((0..97).map(|at| later.at(2 * 97 + at)).collect::<Vec<_>>(), epochs[2]);
         assert_ne!((0..97).map(|at| Order::new(6, 97).at(at)).collect::<Vec<_>>(), epochs[0]);

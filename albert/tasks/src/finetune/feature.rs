@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! text       [CLS] a [SEP]              truncated at its end
-//! pair       [CLS] a [SEP] b [SEP]      the longer loses its last piece until both fit; b if they are equal
+//! pair       [CLS] a [SEP] b [SEP]      the longer is shortened by a piece until both fit; b if they are equal
 //! choice     [CLS] passage [SEP] question with an option [SEP], one sequence per option
 //!            the option replaces every `_` of the question; without `_`, the option follows the question;
 //!            the last `max_question_length` pieces are kept, and the passage is truncated at its end
@@ -23,7 +23,7 @@ use super::{Examples, FinetuneError};
 use crate::files::{Choice, Label, Problem, Question, Sequence, Tagged, Text};
 use crate::span::{self, GoldSpan, SpanFeature, SpanSettings};
 
-/// Model input and target made from an example.
+/// Model input and target of an example.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Feature {
     /// Index of the example.
@@ -98,7 +98,7 @@ impl Content {
         }
     }
 
-    /// Number of passage pieces that fit beside an option of `length` pieces.
+    /// Number of passage pieces that fit together with an option of `length` pieces.
     fn room(passage: usize, length: usize, longest: usize) -> usize {
         passage.min(longest - 3 - length)
     }
@@ -170,7 +170,7 @@ pub(crate) struct Features {
     pub list: Vec<Feature>,
     /// Number of truncated pieces of each example; with options, the maximum over the options.
     pub truncated: Vec<usize>,
-    /// Indices of questions whose answer starts or ends inside a piece, or is covered by no piece.
+    /// Indices of questions whose answer starts or ends inside a piece, or is not covered by pieces.
     pub inexact: Vec<usize>,
 }
 
@@ -184,12 +184,12 @@ impl Features {
 /// Features of an example, and the number of its truncated pieces.
 type Made = (Vec<Feature>, usize);
 
-/// Limits on the bytes that an option may fill into the gaps of a question: the larger of `GAPS.0` bytes and `GAPS.1`
-/// times the question and the option together.
+/// Limits on the bytes inserted into the gaps of a question: the larger of `GAPS.0` bytes and `GAPS.1` times the
+/// question and the option together.
 const GAPS: (usize, usize) = (1 << 20, 64);
 
 impl Featurizer<'_> {
-    /// Features of `examples` in their order, made by all threads of the current pool.
+    /// Converts `examples` to features in their order, on all threads of the current pool.
     ///
     /// # Errors
     /// The examples belong to another problem, or a label is not one of its classes.
@@ -220,7 +220,7 @@ impl Featurizer<'_> {
         }
     }
 
-    /// Number of text pieces that fit with `around` special pieces.
+    /// Number of text pieces that fit together with `around` special pieces.
     fn room(&self, around: usize) -> Result<usize, FinetuneError> {
         match self.max_sequence_length.checked_sub(around) {
             Some(room @ 1..) => Ok(room),
@@ -294,7 +294,7 @@ impl Featurizer<'_> {
         Ok((vec![Feature { example, content, target: Target::Class(choice.answer) }], truncated))
     }
 
-    /// The windows of a question, and true if its answer does not consist of whole pieces.
+    /// Windows of a question, and true if its answer does not consist of whole pieces.
     fn windows(&self, example: usize, question: &Question) -> Result<(Made, bool), FinetuneError> {
         let settings = SpanSettings {
             max_length: self.max_sequence_length,
@@ -342,7 +342,7 @@ impl Featurizer<'_> {
         for (at, word) in (0..).zip(&tagged.words) {
             let mut word = self.tokenizer.encode(word)?;
             if word.is_empty() {
-                // Nothing is left after cleaning, and an extra token would change the tags of the neighbors.
+                // Cleaning removed the whole word, and an extra token would change the tags of its neighbors.
                 continue;
             }
             truncated += word.len().saturating_sub(room);
@@ -361,7 +361,7 @@ impl Featurizer<'_> {
     }
 }
 
-/// The sequence of one text or of a pair.
+/// Sequence of one text or of a pair.
 fn joined(first: &[u32], second: Option<&[u32]>, frame: &Frame) -> Sequence {
     match second {
         None => {
@@ -375,7 +375,8 @@ fn joined(first: &[u32], second: Option<&[u32]>, frame: &Frame) -> Sequence {
     }
 }
 
-/// Lengths of a pair of `longest` pieces in total: the longer part loses a piece, the second part if both are equal.
+/// Lengths of a pair of `longest` pieces in total: the longer part is shortened by one piece at a time, the second
+/// part if both are equal.
 fn cut_pair(mut first: usize, mut second: usize, longest: usize) -> [usize; 2] {
     while first + second > longest {
         *(if first > second { &mut first } else { &mut second }) -= 1;
@@ -383,10 +384,10 @@ fn cut_pair(mut first: usize, mut second: usize, longest: usize) -> [usize; 2] {
     [first, second]
 }
 
-/// The question with the option in its gaps, or after it.
+/// Inserts the option into the gaps of the question, or after it.
 ///
 /// # Errors
-/// Many gaps and a long option, whose product would exceed [`GAPS`].
+/// The question has many gaps and the option is long, so that their product would exceed [`GAPS`].
 fn with_option(question: &str, option: &str) -> Result<String, String> {
     let gaps = question.matches('_').count();
     if gaps == 0 {
@@ -437,7 +438,7 @@ mod tests {
             (32, "a b c", None, "[CLS] a b c [SEP]"),
             (8, "a b c d e f g h", None, "[CLS] a b c d e f [SEP]"),
             (32, "a b c", Some("d e"), "[CLS] a b c [SEP] d e [SEP]"),
-            // The first loses pieces until both have 3; then the second loses one.
+            // The first is shortened until both have 3 pieces; then the second is shortened by one.
             (8, "a b c d e f", Some("g h i"), "[CLS] a b c [SEP] g h [SEP]"),
             (9, "a b c d e f", Some("g h i"), "[CLS] a b c [SEP] g h i [SEP]"),
             (8, "a", Some("b c d e f g"), "[CLS] a [SEP] b c d e [SEP]"),
@@ -486,7 +487,7 @@ mod tests {
         assert_eq!(shown[1], "[CLS] a b [SEP] c y d y [SEP]");
         let (shown, _) = options("a b", "c d", &["x", "y z"], 32);
         assert_eq!(shown, ["[CLS] a b [SEP] c d x [SEP]", "[CLS] a b [SEP] c d y z [SEP]"]);
-        // The last four pieces of the question are kept; each option truncates the passage by its own length.
+        // The last four pieces of the question are kept; each option determines how much of the passage is truncated.
         let (shown, cut) = options("a b c d e f", "g h i j", &["x", "y z"], 9);
         assert_eq!(shown, ["[CLS] a b [SEP] h i j x [SEP]", "[CLS] a b [SEP] i j y z [SEP]"]);
         // The second option loses two pieces of the question and four of the passage.
@@ -527,7 +528,7 @@ mod tests {
     fn gaps_times_options_are_bounded() {
         assert_eq!(with_option("a _ b", "x").unwrap(), "a x b");
         assert_eq!(with_option("a", "x").unwrap(), "a x");
-        // 2 MB of file would become 10^12 bytes.
+        // 2 MB of input would become 10^12 bytes.
         let message = with_option(&"_".repeat(1_000_000), &"x".repeat(1_000_000)).unwrap_err();
         assert!(message.contains("1000000 gaps") && message.contains("1000000000000 bytes"), "{message}");
         assert!(with_option("_ and _", &"x".repeat(1_000_000)).is_ok());

@@ -1,4 +1,4 @@
-//! Figures of a step and of an evaluation of fine-tuning.
+//! Metrics of a step and of an evaluation of fine-tuning.
 
 use albert::mean::{Mean, Proportion};
 use albert::train::{MicroBatchSums, StepFigures, bits};
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::Measured;
 
-/// Figures of a step, or means over steps.
+/// Metrics of a step, or means over steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FinetuneFigures {
     /// Accuracy on the training examples, 0 to 1; `None` for numbers and answers.
     pub accuracy: Option<f64>,
 }
 
-/// Figures on the dev set.
+/// Metrics on the dev set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DevFigures {
-    /// Metrics on the dev set.
+    /// Result of the measurement.
     pub measured: Measured,
     /// Mean training loss since the previous evaluation.
     pub train_loss: f64,
@@ -75,7 +75,7 @@ mod tests {
 
     type OwnProgress = Progress<StepSums, FinetuneState>;
 
-    /// Counters as older versions wrote them, with decimal numbers.
+    /// Counters in the format of older versions, with decimal numbers.
     #[test]
     fn older_progress_is_read_and_written_as_bits() {
         let window = |loss: &str| format!(r#"{{"loss":{loss},"accuracy":0.5,"steps":3,"tokens":5,"seconds":0.0}}"#);

@@ -1,5 +1,5 @@
-//! Dev set of custom files without one: a share of the distinct texts of each class, in the order of a hash of the text, so
-//! that copies of a text and all questions about a passage are on the same side.
+//! Dev set for custom files without one: a share of the distinct texts of each class, in the order of a hash of the text,
+//! so that copies of a text and all questions about a passage are on the same side.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,8 +9,8 @@ use engine::philox::philox4x32;
 use super::Examples;
 use crate::files::{Choice, Label};
 
-/// Texts to hold out, as hashes: the stated share of the distinct texts of each class, one at least, and not all of a class.
-/// `examples` are hashes with classes; a text of several classes counts for the first.
+/// Selects texts to hold out, as hashes: the given share of the distinct texts of each class, at least one, but not all of a
+/// class. `examples` are hashes with classes; a text of several classes counts for the first.
 fn held_out(examples: &[(u64, u32)], share: f64, seed: u64) -> HashSet<u64> {
     let order = |hash: u64| {
         let name = u32::from_be_bytes(*b"dev ");
@@ -26,7 +26,7 @@ fn held_out(examples: &[(u64, u32)], share: f64, seed: u64) -> HashSet<u64> {
     for texts in classes.values_mut() {
         texts.sort_unstable();
         seen += texts.len();
-        // Rounded over all classes so far: small classes give their share together.
+        // Rounded over all classes so far: small classes contribute their share together.
         let wanted = ((share * seen as f64).round() as usize).saturating_sub(chosen.len()).min(texts.len() - 1);
         chosen.extend(texts[..wanted].iter().map(|text| text.1));
     }
@@ -37,7 +37,7 @@ fn held_out(examples: &[(u64, u32)], share: f64, seed: u64) -> HashSet<u64> {
     chosen
 }
 
-/// Splits about `share` of the examples off, as (train, dev).
+/// Splits off about `share` of the examples, as (train, dev).
 pub(super) fn split(examples: Examples, share: f64, seed: u64) -> (Examples, Examples) {
     fn of<E>(list: Vec<E>, share: f64, seed: u64, key: impl Fn(&E) -> (u64, u32)) -> (Vec<E>, Vec<E>) {
         let keys: Vec<_> = list.iter().map(&key).collect();

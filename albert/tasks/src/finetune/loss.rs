@@ -67,8 +67,7 @@ impl Default for WindowScore {
 }
 
 impl WindowScore {
-    /// All elements that must be finite. Log-probabilities of -∞, those of tokens that cannot be an answer, are left
-    /// out.
+    /// All elements that must be finite. Log-probabilities of -∞, of tokens that cannot be an answer, are omitted.
     pub(super) fn elements(&self) -> Vec<f32> {
         match self {
             Self::Logits(both) => both.concat(),
@@ -95,7 +94,7 @@ impl WindowScore {
 /// Beam width of the released head of SQuAD 2.0: number of starts, and of ends for each start.
 const BEAM: usize = 5;
 
-/// Scores of `batch`, see the module. The released head of SQuAD 2.0 computes end logits from the gold starts.
+/// Computes the scores of `batch`, see the module. The released head of SQuAD 2.0 computes end logits from the gold starts.
 pub(super) fn scores(
     model: &Model,
     tape: &Tape<'_>,
@@ -133,7 +132,7 @@ pub(super) fn scores(
     })
 }
 
-/// Loss of `scores`. `options` is the number of options that all examples have, if it is one number.
+/// Computes the loss of `scores`. `options` is the number of options if it is the same for all examples.
 pub(super) fn loss(
     model: &Model,
     tape: &Tape<'_>,
@@ -199,11 +198,11 @@ fn loss_of_classes(
     Ok(Loss { total: classified.loss.clone(), classified: Some(classified) })
 }
 
-/// Waits for results that a device computes.
+/// Waits for results that are computed on a device.
 pub(super) type Later<R> = Box<dyn FnOnce() -> Result<Vec<R>, EngineError>>;
 
-/// Scores of each window of `batch`, without a wait; empty in a dry run. Of the released head of SQuAD 2.0, the ends depend on
-/// the starts, and it waits for both.
+/// Computes the scores of each window of `batch` without waiting; empty in a dry run. For the released head of SQuAD 2.0, the
+/// ends depend on the starts, so it waits for both.
 pub(super) fn window_scores(
     model: &Model,
     tape: &Tape<'_>,

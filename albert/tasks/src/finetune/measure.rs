@@ -34,7 +34,7 @@ use crate::metrics::{
 /// Metrics of predictions against the gold answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Figures by name; the first one selects checkpoints. Metrics are fractions (see [`Metric`]).
+    /// Metrics by name; the first one selects checkpoints. Metrics are fractions (see [`Metric`]).
     #[serde(with = "named")]
     pub figures: Vec<(String, f64)>,
     /// Mean loss, as in training; `None` for answer spans.
@@ -51,15 +51,15 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The figure that selects checkpoints.
+    /// Metric that selects checkpoints.
     pub fn main(&self) -> f64 {
         self.figures.first().map_or(f64::NEG_INFINITY, |(_, value)| *value)
     }
 
-    /// True if this model replaces `best`, which was measured at an earlier step. The higher main figure wins; on equal
-    /// figures, the lower loss; on equal losses, the earlier step. A NaN figure or loss loses.
+    /// True if this model replaces `best`, which was measured at an earlier step. The higher main metric wins; for
+    /// equal metrics, the lower loss; for equal losses, the earlier step. A NaN metric or loss loses.
     ///
-    /// This is the only rule for ties: it decides the model that a run keeps and its patience, and so the results of
+    /// This is the only rule for ties: it determines the saved model of a run and its patience, and so the results of
     /// seeds and ablations.
     pub(crate) fn is_better_than(&self, best: &Self) -> bool {
         let order = |a: f64, b: f64| a.partial_cmp(&b).unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()));
@@ -219,8 +219,8 @@ pub(super) fn golds(questions: &[Question]) -> Vec<metrics::Gold> {
     questions.iter().map(|question| metrics::Gold { id: question.id.clone(), answers: texts(question) }).collect()
 }
 
-/// The official figures as fractions (the official scripts give percent). If questions may have no answer, figures at
-/// the fixed threshold come first; figures tuned on these same questions end in `_tuned_here`.
+/// The official metrics as fractions (the official scripts use percent). If questions may have no answer, metrics at
+/// the fixed threshold come first; metrics tuned on the same questions end in `_tuned_here`.
 fn measure_answers(task: &Task, questions: &[Question], predictions: &[Prediction]) -> Result<Measured, FinetuneError> {
     let (problem, threshold, golds) = (&task.problem, threshold_of(task), golds(questions));
     let (mut texts, mut nulls, mut answered) = (HashMap::new(), Vec::new(), 0);
@@ -302,7 +302,7 @@ fn constant(problem: &Problem, pairs: &Pairs) -> Option<String> {
     })
 }
 
-/// Minimum number of examples to judge by; fewer may be equal by chance.
+/// Minimum number of examples for a decision; fewer may be equal by chance.
 const FEWEST: u64 = 8;
 
 fn variance(values: &[f64]) -> f64 {
@@ -347,7 +347,7 @@ pub(crate) fn baseline(problem: &Problem) -> &'static str {
     }
 }
 
-/// Steps before which constant predictions only mean an early stage of training, and a mean loss is noise.
+/// Steps before which constant predictions only indicate an early stage of training, and a mean loss is noise.
 pub(super) const FEW_STEPS: u64 = 20;
 
 /// Evaluation and state of the run, the input of [`collapse`].
@@ -359,7 +359,7 @@ pub(super) struct CollapseCheck<'m> {
     pub(super) loss: Option<f64>,
     /// Loss of the baseline: [`chance`].
     pub(super) chance: f64,
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub(super) step: u64,
     /// True after the warm-up.
     pub(super) is_warm: bool,

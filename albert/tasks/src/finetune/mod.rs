@@ -152,7 +152,7 @@ impl Examples {
         self.len() == 0
     }
 
-    /// The id of example `at`.
+    /// Id of example `at`.
     pub fn id(&self, at: usize) -> &str {
         match self {
             Self::Texts(list) => &list[at].id,
@@ -162,13 +162,13 @@ impl Examples {
         }
     }
 
-    /// Example `at` alone.
+    /// Returns example `at` alone.
     #[must_use]
     pub(crate) fn one(&self, at: usize) -> Self {
         self.some(&[at])
     }
 
-    /// The examples at some indices.
+    /// Returns the examples at some indices.
     #[must_use]
     pub(crate) fn some(&self, at: &[usize]) -> Self {
         fn of<E: Clone>(list: &[E], at: &[usize]) -> Vec<E> {
@@ -182,7 +182,7 @@ impl Examples {
         }
     }
 
-    /// The text that the answers to example `at` are parts of; empty for other examples.
+    /// Text that contains the answers to example `at`; empty for other examples.
     pub fn passage(&self, at: usize) -> &str {
         if let Self::Questions(list) = self { &list[at].passage } else { "" }
     }

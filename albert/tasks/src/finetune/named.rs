@@ -1,4 +1,4 @@
-//! Values by name as a JSON object, in their order. Earlier versions wrote a list of pairs, which is read, too.
+//! Values by name as a JSON object, in their order. Lists of pairs, which earlier versions wrote, can also be read.
 
 use std::fmt::{self, Formatter};
 

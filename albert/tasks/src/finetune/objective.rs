@@ -1,4 +1,4 @@
-//! Fine-tuning as an objective: the examples of a task, evaluated on its dev set.
+//! Objective of fine-tuning: the examples of a task, evaluated on its dev set.
 
 use std::ops::Range;
 use std::path::Path;
@@ -72,7 +72,7 @@ struct Dev {
     truncated: Vec<usize>,
 }
 
-/// Losses of a micro-batch on their way to the host.
+/// Losses of a micro-batch in transfer to the host.
 #[derive(Debug)]
 pub struct LossReadings {
     /// The loss itself.
@@ -80,11 +80,11 @@ pub struct LossReadings {
     classified: Option<LossReading>,
     /// Weight of the micro-batch in the loss of the step.
     weight: u64,
-    /// That of the step, by which the total is divided.
+    /// Weight of the step, by which the total is divided.
     denominator: f32,
 }
 
-/// Details of a run before its first step.
+/// Details of a run, known before its first step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FinetuneDetails {
     /// Seed of the run.
@@ -140,7 +140,7 @@ fn features_of(
     Ok((train, dev))
 }
 
-/// Refuses a training set without examples or with an unknown label, and a precision that the head does not have.
+/// Rejects a training set without examples or with an unknown label, and a precision that the head does not support.
 fn expect_trainable(train: &[Feature], head: Option<TaskHead>, precision: TrainPrecision) -> Result<(), FinetuneError> {
     if let Some(unknown) = train.iter().find(|feature| !feature.target.is_known()) {
         let problem = format!("example {} of the training set has no label", unknown.example + 1);
@@ -161,7 +161,7 @@ fn expect_trainable(train: &[Feature], head: Option<TaskHead>, precision: TrainP
 }
 
 impl Finetuning {
-    /// Trainer of the model of the recipe with the head of the task, the optimizer before its first step, and planned memory.
+    /// Creates the trainer for the model of the recipe with the task's head, the optimizer before its first step, and planned memory.
     ///
     /// # Errors
     /// There are no examples, one has no label, recipe, model and examples do not match, or there is not enough memory.
@@ -464,7 +464,7 @@ impl Finetuning {
     }
 }
 
-/// Maximum number of scores that an evaluation holds at a time: 64 MiB.
+/// Maximum number of scores in memory during an evaluation: 64 MiB.
 const SCORES: usize = 1 << 24;
 
 /// Longest prefix of `features` of whole examples with at most [`SCORES`] scores over `classes` classes; at least one

@@ -62,7 +62,7 @@ fn likely<'l>(labels: &'l [String], p: &'l [f32]) -> impl Iterator<Item = &'l st
     labels.iter().zip(p).filter(|&(_, &p)| p >= 0.5).map(|(label, _)| label.as_str())
 }
 
-/// Predictions for the examples in `range` from the scores of their features. A word without pieces is outside.
+/// Computes the predictions for the examples in `range` from the scores of their features. A word without pieces is outside.
 pub(super) fn predictions(
     problem: &Problem,
     range: Range<usize>,
@@ -100,7 +100,7 @@ pub(super) fn predictions(
     out
 }
 
-/// Unit of a place in a text.
+/// Unit of a position in a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offsets {
     /// Characters (Unicode code points), as in Python.
@@ -113,7 +113,7 @@ pub enum Offsets {
 }
 
 impl Offsets {
-    /// A range of bytes of `text` in this unit.
+    /// Converts a range of bytes of `text` to this unit.
     ///
     /// # Panics
     /// If the range is not in `text`.
@@ -122,8 +122,8 @@ impl Offsets {
         start..end
     }
 
-    /// Start and end in this unit of several ranges of bytes, in linear time if they are in order. A place within a character is
-    /// that of the character.
+    /// Converts several ranges of bytes to this unit, in linear time if they are in order. A position within a character is
+    /// moved to its start.
     ///
     /// # Panics
     /// If a range is not in `text`.
@@ -148,7 +148,8 @@ impl Offsets {
     }
 }
 
-/// A value of a table: without TAB and line ends, which are written `\t`, `\n` and `\r` as in JSON, and then `\` as `\\`.
+/// Escapes a value of a table: TAB and line ends are written `\t`, `
+/// ` and `\r` as in JSON, and then `\` as `\\`.
 pub fn escaped(value: &str) -> Cow<'_, str> {
     if value.contains(['\t', '\n', '\r']) {
         Cow::Owned(value.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n").replace('\r', "\\r"))
@@ -157,7 +158,7 @@ pub fn escaped(value: &str) -> Cow<'_, str> {
     }
 }
 
-/// Answers to `questions` from the scores of their windows, which are in the order of the questions.
+/// Decodes answers to `questions` from the scores of their windows, which are in the order of the questions.
 pub(super) fn answers(
     questions: &[Question],
     features: &[Feature],
@@ -249,7 +250,7 @@ impl Prediction {
         }
     }
 
-    /// One line of JSON for example `id`: the fields of [`fields`](Self::fields) behind the id.
+    /// One line of JSON for example `id`: the id, then the fields of [`fields`](Self::fields).
     pub fn to_json(&self, id: &str, task: &Task, truncated: usize, passage: &str) -> String {
         let mut line = Map::new();
         line.insert("id".into(), json!(id));
@@ -257,8 +258,8 @@ impl Prediction {
         Value::Object(line).to_string()
     }
 
-    /// The prediction as fields of an object. `truncated` pieces of the example did not fit the model (the key is left out for
-    /// 0). Of more than 100 classes, only the 100 most probable are listed. Places of answers in `passage` are in `offsets`.
+    /// The prediction as fields of an object. `truncated` is the number of pieces of the example that did not fit the model (0: no key).
+    /// With more than 100 classes, only the 100 most probable are listed. Positions of answers in `passage` are in `offsets`.
     pub fn fields(&self, task: &Task, truncated: usize, passage: &str, offsets: Offsets) -> Map<String, Value> {
         let rounded = |p: f32| json!((f64::from(p) * 1e6).round() / 1e6);
         let mut line = Map::new();
@@ -355,7 +356,7 @@ impl Prediction {
     }
 }
 
-/// Values of a table within one column, or of several.
+/// Escaped values of one column, or of several.
 fn all_escaped<S: AsRef<str>>(values: &[S], between: &str) -> String {
     values.iter().map(|value| escaped(value.as_ref())).collect::<Vec<_>>().join(between)
 }

@@ -36,7 +36,7 @@ pub struct Predictor {
     /// Profiler shared by all members.
     profile: Arc<Profile>,
     cut: usize,
-    /// Truncated pieces of each example of the last call.
+    /// Number of truncated pieces of each example of the last call.
     truncated: Vec<usize>,
 }
 
@@ -49,8 +49,8 @@ struct Member {
     is_planned: bool,
 }
 
-/// Model folders at `path`: its `seed-*` folders if it is a run over several seeds, otherwise `path` itself, which need
-/// not exist.
+/// Model folders at `path`: its `seed-*` folders if it is a run over several seeds, otherwise `path` itself, which may
+/// be missing.
 pub fn members_of(path: &Path) -> Vec<PathBuf> {
     if path.join("config.json").is_file() {
         return vec![path.to_owned()];
@@ -108,8 +108,8 @@ impl Predictor {
     /// Sets the precision of later predictions.
     ///
     /// # Errors
-    /// A weight exceeds the range of bf16, the released head of SQuAD 2.0 is to run in bf16, or the device does not have the
-    /// precision.
+    /// A weight exceeds the range of bf16, bf16 is requested for the released head of SQuAD 2.0, or the device does not have
+    /// the precision.
     pub fn set_precision(&mut self, precision: Precision) -> Result<(), FinetuneError> {
         for member in &mut self.members {
             if member.task.span.head == Some(SpanHead::Released) && precision.activations() != DType::F32 {
@@ -140,7 +140,7 @@ impl Predictor {
         Ok(())
     }
 
-    /// Sets the null threshold to the value with the best F1 on `questions`, whose answers are known; `on` names them.
+    /// Sets the null threshold to the value with the best F1 on `questions`, whose answers are known; `on` is their name.
     ///
     /// # Errors
     /// As [`set_null_threshold`](Self::set_null_threshold) and [`predict`](Self::predict), or two questions share an
@@ -167,7 +167,7 @@ impl Predictor {
         self.cut
     }
 
-    /// Number of truncated pieces of each example of the last [`predict`](Self::predict), the maximum over the models.
+    /// Number of truncated pieces of each example of the last [`predict`](Self::predict), as the maximum over the models.
     pub fn truncated(&self) -> &[usize] {
         &self.truncated
     }
@@ -176,13 +176,13 @@ impl Predictor {
     ///
     /// # Errors
     /// The examples do not fit the problem (single texts for a model of pairs, pairs for a model of single texts, no
-    /// texts), a score is not finite, or the engine failed.
+    /// texts at all), a score is not finite, or the engine failed.
     pub fn predict(&mut self, examples: &Examples) -> Result<Vec<Prediction>, FinetuneError> {
         let begun = self.begin(examples)?;
         self.finish(examples, begun)
     }
 
-    /// Begins to compute the predictions for `examples`: on a GPU, waits for all batches but the last of each member.
+    /// Begins to compute the predictions for `examples`: on a GPU, waits for all batches except the last of each member.
     fn begin(&mut self, examples: &Examples) -> Result<Vec<Begun>, FinetuneError> {
         if examples.is_empty() {
             return Ok(Vec::new());
@@ -191,7 +191,7 @@ impl Predictor {
         self.members.iter_mut().map(|member| member.begin(examples)).collect()
     }
 
-    /// The predictions for the `examples` that were begun.
+    /// Finishes the predictions for the `examples` that were begun.
     fn finish(&mut self, examples: &Examples, begun: Vec<Begun>) -> Result<Vec<Prediction>, FinetuneError> {
         self.truncated = vec![0; examples.len()];
         if examples.is_empty() {
@@ -222,7 +222,7 @@ enum BegunScores {
 pub type OfExample = Result<(Prediction, usize), String>;
 
 impl Predictor {
-    /// [`predict`](Self::predict), where an example that does not fit the models costs only its own prediction.
+    /// As [`predict`](Self::predict), but an example that does not fit the models affects only its own prediction.
     ///
     /// # Errors
     /// A score is not finite, or the engine failed.
@@ -230,7 +230,7 @@ impl Predictor {
         self.predict_each_later(examples)?(self)
     }
 
-    /// Begins [`predict_each`](Self::predict_each); the result finishes it with this predictor. A GPU computes in between.
+    /// Begins [`predict_each`](Self::predict_each); calling the result with this predictor finishes it. In between, a GPU computes.
     ///
     /// # Errors
     /// The engine failed.
@@ -269,7 +269,7 @@ impl Predictor {
     }
 }
 
-/// Description of a score of `feature` for messages.
+/// Name of a score of `feature`, for messages.
 fn name(examples: &Examples, feature: &Feature) -> String {
     match examples.id(feature.example) {
         "" => "a score of the text".to_owned(),
@@ -283,7 +283,7 @@ impl Member {
         let tokenizer = tokenizer_of(&files)?;
         let mut task = Task::of_folder(&files, &tokenizer)?;
         if task.span.head.is_none() {
-            // The weights decide.
+            // The weights determine the head.
             task.span.head = match files.heads().task {
                 Some(TaskHead::Span) => Some(SpanHead::Logits),
                 Some(TaskHead::SquadV2) => Some(SpanHead::Released),

@@ -1,6 +1,6 @@
-//! The paper's hyper-parameters (Lan et al. 2020, table 14), one row per task.
+//! Hyper-parameters of the paper (Lan et al. 2020, table 14), one row per task.
 //!
-//! For RACE the v1 row diverges on v2 models, for which the released notes give a rate of 1e-5 without dropout:
+//! For RACE the v1 row diverges on v2 models, for which the released notes list a rate of 1e-5 without dropout:
 //! [`Preset::Paper`] uses those values, [`Preset::PaperV1`] the row as printed. Optimizer and schedule are the released
 //! ones: AdamW without bias correction, gradients clipped at 1, decay counted from step 0.
 
@@ -68,8 +68,8 @@ fn row(task: TaskName, preset: Preset) -> Option<Row> {
 }
 
 impl FinetuneRecipe {
-    /// The recipe of `preset` for `task`, with sequences limited to the model's positions; `None` if the paper has no
-    /// row for the task.
+    /// Recipe of `preset` for `task`, with sequences limited to the model's positions; `None` if the paper has no row
+    /// for the task.
     pub fn preset(preset: Preset, task: TaskName, config: &AlbertConfig) -> Option<Self> {
         let Row { learning_rate, examples_per_step, encoder_dropout, steps, warmup_steps, max_sequence_length } =
             row(task, preset)?;

@@ -1,4 +1,4 @@
-//! The fine-tuning recipe: every setting of a run, in TOML.
+//! Fine-tuning recipe: every setting of a run, in TOML.
 //!
 //! ```toml
 //! seed = 1
@@ -35,13 +35,13 @@ use toml::Table;
 use super::{DataSettings, FinetuneError, TaskName};
 use crate::span::DecodeSettings;
 
-/// Every setting of a run.
+/// All settings of a fine-tuning run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FinetuneRecipe {
     /// Seed of the head's initialization, of dropout and of the order of examples.
     pub seed: u64,
-    /// Initial model.
+    /// Initial model and files of examples.
     pub input: FinetuneInput,
     /// Names of columns and keys in the input files.
     pub data: DataSettings,
@@ -72,13 +72,13 @@ pub struct FinetuneInput {
     /// Folder of a pre-trained model, for encoder and pooler; the head is initialized at random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<PathBuf>,
-    /// Folder of a fine-tuned model, in place of `model`; its head is loaded too if it has the same labels.
+    /// Folder of a fine-tuned model, in place of `model`; its head is also loaded if it has the same labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<PathBuf>,
     /// Load only configuration and tokenizer of `model`, with random weights: a baseline without pre-training.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub from_scratch: bool,
-    /// Task.
+    /// Name of the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskName>,
     /// Folder of the examples.
@@ -110,7 +110,7 @@ pub enum SpanHead {
     /// Two logits per token, as for SQuAD 1.1 and in Hugging Face; the span of `[CLS]` alone means no answer.
     Logits,
     /// The released head of SQuAD 2.0: the end depends on the start, and a classifier predicts questions without an
-    /// answer. Hugging Face has no such head.
+    /// answer. Hugging Face does not have this head.
     Released,
 }
 
@@ -123,8 +123,8 @@ pub struct SpanRecipe {
     pub head: Option<SpanHead>,
     /// Offset in pieces between the starts of consecutive windows over a passage.
     pub stride: usize,
-    /// Null score above which there is no answer; 0 by default. A null score of 0 means, for a margin, that no answer
-    /// is as likely as the best one, and for a no-answer logit, a probability of one half.
+    /// Null score above which there is no answer; 0 by default. For a margin, a null score of 0 means that "no
+    /// answer" is as likely as the best answer; for a no-answer logit, that its probability is one half.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub null_threshold: Option<f64>,
     /// Number and length of candidate answers.
@@ -147,7 +147,7 @@ pub struct BatchSettings {
     pub max_tokens: usize,
     /// Maximum sequences of a micro-batch.
     pub max_sequences: usize,
-    /// Equal parts of a step whose gradients are added along a tree, a power of two; ranks compute whole lanes, so this is the
+    /// Equal parts of a step whose gradients are summed in a tree, a power of two; a rank computes whole lanes, so this is the
     /// maximum number of ranks. No micro-batch crosses a lane.
     #[serde(default = "one", skip_serializing_if = "albert::data::is_one")]
     pub lanes: usize,
@@ -276,7 +276,7 @@ impl FinetuneRecipe {
         recipe
     }
 
-    /// This recipe with the settings of `text` (TOML) over it, then `settings` in order.
+    /// Overrides this recipe with the settings of `text` (TOML), then with `settings` in order.
     ///
     /// # Errors
     /// The text is not TOML, a key is unknown, or a value is invalid.
@@ -355,7 +355,7 @@ impl FinetuneRecipe {
         TrainSettings { seed, optimizer, schedule, compute, evaluation, run }
     }
 
-    /// The configuration of `model` with the recipe's dropout.
+    /// Configuration of `model` with the recipe's dropout.
     pub(super) fn config(&self, model: &AlbertConfig) -> AlbertConfig {
         let mut config = model.clone();
         if let Some(rate) = self.dropout.encoder {
@@ -367,7 +367,7 @@ impl FinetuneRecipe {
         config
     }
 
-    /// Checks every setting, also against the others.
+    /// Checks every setting, alone and in combination.
     ///
     /// # Errors
     /// The first invalid setting.

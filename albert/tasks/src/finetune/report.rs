@@ -34,8 +34,8 @@ pub(super) fn draw(
 /// Maximum number of classes of a full matrix; with more classes, number of listed pairs.
 const MATRIX: usize = 20;
 
-/// Confusion matrix for up to 20 classes, or the 20 most frequent mistakes for more. `None` for problems without
-/// classes.
+/// Confusion matrix for up to 20 classes, or the 20 most frequent mistakes if there are more. `None` for problems
+/// without classes.
 pub fn confusion_section(measured: &Measured, problem: &Problem) -> Option<Section> {
     let labels = problem.labels();
     let confusions = &measured.confusions;

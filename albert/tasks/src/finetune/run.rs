@@ -8,7 +8,7 @@ use albert::train::{Observer, Outcome, StartMode, Worker, run};
 use super::objective::{FinetuneSources, Finetuning};
 use super::{FinetuneError, FinetuneRecipe, FinetuneSummary};
 
-/// Runs fine-tuning in `folder`. `stop` may be set at any time, for instance by a signal; it is checked after every
+/// Runs fine-tuning in `folder`. `stop` may be set at any time, for example by a signal; it is checked after every
 /// step.
 ///
 /// # Errors

@@ -56,7 +56,7 @@ fn run(
     Ok((outcome, listener))
 }
 
-/// A new run in one thread, to its end.
+/// Runs a new training in one thread to its end.
 fn train(recipe: &FinetuneRecipe, problem: &Problem, folder: &Path) -> (FinetuneSummary, Listener<'static>) {
     let (outcome, heard) = run(recipe, problem, folder, StartMode::New, device(1), None).unwrap();
     let Outcome::Finished(summary) = outcome else { panic!("{outcome:?}") };
@@ -97,7 +97,7 @@ fn a_run_leaves_its_best_model_which_is_measured_the_same_when_opened() {
         let all = heard.evaluations.iter().map(|record| (record.step, &record.figures.measured));
         let first_of_best = all.reduce(|best, own| if own.1.is_better_than(best.1) { own } else { best }).unwrap();
         assert_eq!((summary.best_step, &best), first_of_best, "{problem:?}");
-        // Every figure except a threshold is a fraction.
+        // Every metric except a threshold is a fraction.
         for (name, value) in best.figures.iter().filter(|(name, _)| !name.starts_with("threshold")) {
             assert!((-1.0..=1.0).contains(value), "{problem:?}: {name} {value}");
         }
@@ -186,7 +186,7 @@ fn a_stop_saves_without_an_interval_and_says_so_where_nothing_is_kept() {
     let (_, heard) = run(&usual, problem, &parts, StartMode::Resume, device(2), None).unwrap();
     assert_eq!(heard.steps.first().map(|report| report.step), Some(18));
     assert_same(&parts, &whole, "stopped and resumed");
-    // Resumed once more, the finished run takes no further step.
+    // Resumed once more, the finished run does no further step.
     let (_, heard) = run(&usual, problem, &parts, StartMode::Resume, device(1), None).unwrap();
     assert_eq!(heard.steps.len(), 0);
 
@@ -219,7 +219,7 @@ fn a_head_follows_its_labels_into_another_order() {
         let rows: Vec<_> = own.chunks(own.len() / 2).rev().flatten().copied().collect();
         assert_eq!(mapped, rows, "{name}");
     }
-    // The loaded head works in the new order: the labels of the examples are swapped along with the names.
+    // The loaded head is used in the new order: the labels of the examples are swapped along with the names.
     let swapped = |seed| {
         let Examples::Texts(mut list) = made_up(&early, 60, seed) else { unreachable!() };
         for text in &mut list {
@@ -312,7 +312,7 @@ fn an_earlier_fine_tuning_lends_its_head_where_labels_agree() {
 fn a_run_without_learning_is_called_a_collapse_and_patience_ends_it() {
     let (pretrained, runs) = (pretrained(), tempfile::tempdir().unwrap());
     let problem = &problems()[1];
-    // Updates this small change no weight: every evaluation is a tie, and the earliest model is kept.
+    // Updates this small do not change any weight: every evaluation is a tie, and the earliest model is kept.
     let dead =
         ["schedule.steps=200", "evaluation.interval=5", "evaluation.patience=3", "optimizer.learning_rate=1e-30"];
     let (summary, heard) = train(&recipe(pretrained.path(), &dead), problem, &runs.path().join("dead"));

@@ -12,16 +12,16 @@ use super::feature::{Feature, Target};
 use super::loss::{Later, Scores, WindowScore, scores, window_scores};
 use crate::span::BeamStart;
 
-/// A result that ranks exchange.
+/// A result exchanged between ranks.
 trait Exchanged {
-    /// Appends the result. An f32 is an f64 too.
+    /// Appends the result; an f32 is converted to f64.
     fn write(&self, words: &mut Vec<f64>);
 
-    /// The result that `write` wrote.
+    /// Reads a result written by `write`.
     fn read(words: &mut impl Iterator<Item = f64>) -> Self;
 }
 
-/// The next word; ranks run one program, so there is one.
+/// Reads the next word; all ranks run the same program, so there is one.
 fn word(words: &mut impl Iterator<Item = f64>) -> f64 {
     words.next().expect("as many words as were written")
 }
@@ -92,8 +92,8 @@ impl Scorer {
     }
 
     /// Begins to compute scores of `features`, in their order: one per class (words one after another), one for a number, one
-    /// per option. Features are run by length, so that batches are even; up to rounding, no score depends on the others in
-    /// its batch. The result waits for the last of them.
+    /// per option. Features run in the order of their lengths, so that batches are even; up to rounding, no score depends on
+    /// other features in its batch. The result waits for the last of them.
     pub(super) fn scores(
         &self,
         loaded: &mut LoadedModel,
@@ -115,7 +115,7 @@ impl Scorer {
         })
     }
 
-    /// Begins to compute scores of windows, in their order, as [`scores`](Self::scores).
+    /// Begins to compute scores of windows, in their order, like [`scores`](Self::scores).
     pub(super) fn window_scores(
         &self,
         loaded: &mut LoadedModel,
@@ -127,8 +127,9 @@ impl Scorer {
         })
     }
 
-    /// Runs `score` over batches of `features`, by length; it begins one result for each feature of the batch, whose
-    /// indices it gets. Of R ranks, each runs every R-th batch, and all have all results. While a GPU computes a batch, the one
+    /// Runs `score` over batches of `features`, by length; it receives the indices of the features in the batch and begins one
+    /// result for each. Of R ranks, each runs every R-th batch, and all receive all results. While a GPU computes a batch, the
+    /// one before it is read.
     /// before it is read.
     fn by_length<R: Clone + Default + Send + Exchanged + 'static>(
         &self,
@@ -190,7 +191,7 @@ impl Scorer {
     }
 }
 
-/// Exchanges the results of all ranks, of which `own` are this one's; those of other owners go to their places in `out`.
+/// Exchanges the results of all ranks, `own` being those of this one; results of other ranks are written to `out`.
 fn receive<R: Exchanged>(
     communicator: &Communicator,
     own: &[f64],
@@ -208,7 +209,7 @@ fn receive<R: Exchanged>(
     Ok(())
 }
 
-/// The feature with the fewest options, and the number of options if all of `features` have that many.
+/// Feature with the fewest options, and the number of options if it is the same for all `features`.
 pub(super) fn fewest_options(features: &[Feature]) -> (&Feature, Option<usize>) {
     let count = |feature: &Feature| feature.content.sequences();
     let fewest = features.iter().min_by_key(|feature| count(feature)).expect("there are examples");

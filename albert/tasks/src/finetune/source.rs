@@ -45,11 +45,11 @@ pub struct DataSettings {
     /// Level of RACE to read; by default both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
-    /// Share of the training set held out if there is no dev file, 0 to 0.5.
+    /// Share of the training set that is held out if there is no dev file, 0 to 0.5.
     pub dev_share: f64,
     /// Seed of the held-out split; not changed by the seeds of a run.
     pub dev_seed: u64,
-    /// Examples of each file of a run that are skipped at most because they cannot be used.
+    /// Maximum number of unusable examples that are skipped in each file of a run.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_errors: u64,
 }
@@ -95,15 +95,15 @@ pub enum ExampleReader {
 pub struct Portion {
     /// The examples.
     pub examples: Examples,
-    /// Examples that were skipped, in order.
+    /// Skipped examples, in order.
     pub unusable: Vec<Unusable>,
     /// The error that ends the file.
     pub error: Option<FinetuneError>,
 }
 
 impl ExampleReader {
-    /// Reads up to `count` more examples; fewer only at the end of the file or before an error. Up to `skips` examples that
-    /// cannot be used are skipped.
+    /// Reads up to `count` more examples; fewer only at the end of the file or before an error. Up to `skips` unusable
+    /// examples are skipped.
     pub fn portion(&mut self, count: usize, skips: u64) -> Portion {
         fn some<E: crate::files::Example>(
             reader: &mut Reader<E>,
@@ -131,10 +131,10 @@ impl ExampleReader {
         error.map_or(Ok(examples), Err)
     }
 
-    /// All examples that can be used; up to `skips` others are remarks.
+    /// Reads all usable examples; up to `skips` unusable ones become remarks.
     ///
     /// # Errors
-    /// The file cannot be read, or more examples are invalid.
+    /// The file cannot be read, or too many examples are invalid.
     pub fn take_usable(&mut self, skips: u64) -> Result<Examples, FinetuneError> {
         let Portion { examples, unusable, error } = self.portion(usize::MAX, skips);
         if let Some(error) = error {
@@ -195,7 +195,7 @@ pub struct DataSource<'s> {
 /// Files of the examples of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum DataFiles<'p> {
-    /// In a folder, under the names that the task has for them.
+    /// In a folder, under the file names of the task.
     Folder(&'p Path),
     /// In files of any name.
     Files {
@@ -282,7 +282,7 @@ impl DataSource<'_> {
         self.problem_of(|| self.own_file(folder, Split::Train))
     }
 
-    /// Problem of the task, with the labels of its training file.
+    /// As `problem`, with the labels of the training file.
     fn problem_of(&self, train: impl Fn() -> Result<PathBuf, FinetuneError>) -> Result<Problem, FinetuneError> {
         Ok(match self.task {
             TaskName::Glue(task) => task.problem(),
@@ -329,7 +329,7 @@ impl DataSource<'_> {
     }
 
     /// Opens a single file, in the published layout of the task or in the layout of custom files. RACE stores one file
-    /// per passage, so a folder is accepted too (see [`read_race_at`]).
+    /// per passage, so a folder is also accepted (see [`read_race_at`]).
     ///
     /// # Errors
     /// The file cannot be opened, or its format is unknown.
@@ -418,7 +418,7 @@ impl DataSource<'_> {
 /// Minimum number of labels for the identifier check; fewer may each occur once by chance.
 const FEW_LABELS: usize = 20;
 
-/// Remark if at least 90 % of the labels occur once: nothing can be learned from them, so the column is likely a
+/// Warns if at least 90 % of the labels occur once: nothing can be learned from them, so the column is probably a
 /// mistake.
 fn looks_like_an_identifier(problem: &Problem, examples: &Examples, column: &str) -> Option<String> {
     let (Problem::Classes { labels }, Examples::Texts(texts)) = (problem, examples) else { return None };
@@ -438,7 +438,7 @@ fn looks_like_an_identifier(problem: &Problem, examples: &Examples, column: &str
     })
 }
 
-/// Fewest dev examples that choose a step without a warning.
+/// Minimum number of dev examples for choosing a step without a warning.
 const FEW_DEV: usize = 20;
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub enum HeadOrigin {
 }
 
 impl HeadOrigin {
-    /// Origin of the head `own` with `labels`, given the earlier model's head `earlier` with labels `theirs`.
+    /// Origin of the head `own` with `labels`, for the earlier model's head `earlier` with labels `theirs`.
     fn new(own: TaskHead, labels: &[String], earlier: Option<TaskHead>, theirs: &[String]) -> Self {
         if earlier != Some(own) {
             return Self::Refused("the earlier model has no head of this kind and number of labels".into());
@@ -71,7 +71,7 @@ impl HeadOrigin {
         matches!(self, Self::Loaded | Self::Mapped(_))
     }
 
-    /// Copies a parameter of the head, whose first dimension is the labels.
+    /// Copies a parameter of the head, whose first dimension is the label.
     fn copy(&self, values: &[f32], out: &mut [f32]) {
         let Self::Mapped(rows) = self else { return out.copy_from_slice(values) };
         let width = values.len() / rows.len();
@@ -105,11 +105,11 @@ const LISTED: usize = 10;
 
 impl Start {
     /// Loads the initial model of `recipe`. The head is initialized at random unless `input.from` has one of the same
-    /// kind with the same labels in any order; the pooler is if the folder has none; with `input.from_scratch` all
-    /// parameters are.
+    /// kind with the same labels in any order, the pooler if the folder has none, and all parameters with
+    /// `input.from_scratch`.
     ///
     /// # Errors
-    /// The recipe names no model, or the model does not fit the recipe.
+    /// The recipe does not name a model, or the model does not fit the recipe.
     pub(crate) fn load(recipe: &FinetuneRecipe, problem: &Problem, cpu: &Cpu) -> Result<Self, FinetuneError> {
         let (folder, is_earlier) = match (&recipe.input.from, &recipe.input.model) {
             (Some(from), _) => (from, true),

@@ -3,7 +3,7 @@
 //! ```text
 //! RUN/summary.json                 results of a finished run
 //! RUN/seed-1/  seed-2/  ...        one run each
-//! RUN/summary.json                 figures of each, median, lowest and highest, standard deviation
+//! RUN/summary.json                 metrics of each, median, lowest and highest, standard deviation
 //! ```
 //!
 //! On small data, fine-tuning results differ more between seeds than between most methods (Devlin et al. 2019; the
@@ -21,9 +21,9 @@ use super::{FinetuneError, Measured, named};
 pub struct FinetuneSummary {
     /// Seed of the run.
     pub seed: u64,
-    /// Steps done.
+    /// Number of completed steps.
     pub step: u64,
-    /// Training time in seconds, including the time before a resumption.
+    /// Training time in seconds, including earlier starts of the run.
     pub seconds: f64,
     /// True if the run stopped before its last step because the patience was exhausted.
     pub stopped_early: bool,
@@ -63,7 +63,7 @@ fn write_summary(summary: &impl Serialize, folder: &Path) -> Result<(), Finetune
     Ok(write_atomically(folder.join(SUMMARY), |out| out.write_all(text.as_bytes()))?)
 }
 
-/// A figure over the seeds.
+/// A metric over the seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// One value per seed, in the order of the seeds.
@@ -83,7 +83,7 @@ pub struct Spread {
 pub struct SeedSummary {
     /// Summary of each run.
     pub runs: Vec<FinetuneSummary>,
-    /// Statistics of each figure over the runs, by name.
+    /// Statistics of each metric over the runs, by name.
     #[serde(serialize_with = "named::serialize")]
     pub figures: Vec<(String, Spread)>,
 }
@@ -107,7 +107,7 @@ impl Spread {
 }
 
 impl SeedSummary {
-    /// Statistics of every figure that all `runs` have.
+    /// Computes statistics of every metric that all `runs` have.
     pub fn new(runs: Vec<FinetuneSummary>) -> Self {
         let of = |run: &FinetuneSummary, name: &str| {
             let figures = &run.best.as_ref()?.figures;

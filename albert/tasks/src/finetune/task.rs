@@ -1,4 +1,4 @@
-//! `task.json`: the task of a fine-tuned model, as far as `config.json` cannot store it.
+//! `task.json`: properties of a fine-tuned model's task that `config.json` cannot store.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ impl Task {
         Self { name, problem, metrics, text, span, data, pairs: None }
     }
 
-    /// This task with `pairs` set according to `examples`.
+    /// This task, with `pairs` set according to `examples`.
     #[must_use]
     pub(crate) fn of_examples(&self, examples: &Examples) -> Self {
         let pairs = match examples {
@@ -65,7 +65,7 @@ impl Task {
     /// empty text. One text of a GLUE pair may be empty, as in the published files.
     ///
     /// # Errors
-    /// The first text that does not fit.
+    /// The first text that does not fit the model.
     pub(super) fn expect(&self, examples: &Examples) -> Result<(), FinetuneError> {
         let Examples::Texts(list) = examples else { return Ok(()) };
         let is_glue = matches!(self.name, TaskName::Glue(_));
@@ -96,11 +96,11 @@ impl Task {
         Ok(write_atomically(folder.join(TASK_FILE), |out| out.write_all(text.as_bytes()))?)
     }
 
-    /// Task of the model in a folder, from its `task.json`, or else from the head in its weights and the labels in its
-    /// `config.json` and the length in the folder of `tokenizer`.
+    /// Task of the model in a folder: from its `task.json`, or else from the head in its weights, the labels in its
+    /// `config.json` and the length limit of `tokenizer`.
     ///
     /// # Errors
-    /// The file is damaged, the model has no task head, or its labels have no or equal names.
+    /// The file is damaged, the model has no task head, or its labels have missing or equal names.
     pub(crate) fn of_folder(files: &ModelFolder, tokenizer: &Tokenizer) -> Result<Self, FinetuneError> {
         let path = files.path().join(TASK_FILE);
         let wrong = |problem: String| {

@@ -74,7 +74,7 @@ impl TaskName {
         }
     }
 
-    /// Endings of the task's custom files.
+    /// Extensions of the task's custom files.
     pub(super) fn own_endings(self) -> &'static [&'static str] {
         match self {
             Self::Classify | Self::Regress => &["tsv", "csv", "jsonl", "ndjson"],

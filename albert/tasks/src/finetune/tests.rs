@@ -1,4 +1,4 @@
-//! Small models on made-up tasks: learning, determinism, what is fresh, the simulated GPU.
+//! Small models on synthetic tasks: learning, determinism, random initialization, the simulated GPU.
 
 use albert::checkpoint::{Heads, save_model};
 use albert::config::AlbertConfig;
@@ -14,7 +14,7 @@ use super::*;
 use crate::files::{Answer, Label, Problem};
 use crate::span::DecodeSettings;
 
-/// Every letter is a word of one piece; words of several letters have a piece each.
+/// Every letter is a word of one piece; words of several letters have one piece per letter.
 pub(super) fn tokenizer() -> Tokenizer {
     let kind = |name: &str| if name == "<unk>" { PieceKind::Unknown } else { PieceKind::Control };
     let mut pieces: Vec<Piece> =
@@ -53,18 +53,18 @@ pub(super) fn pretrained() -> tempfile::TempDir {
     folder
 }
 
-/// As many examples as asked for, from their ids and a stream of numbers each.
+/// Creates `count` examples, each from its id and a separate random stream.
 fn each<T>(count: usize, seed: u64, make: impl Fn(String, &mut Stream) -> T) -> Vec<T> {
     (0..count).map(|at| make(at.to_string(), &mut Stream::new(seed, [at as u32, 0, 0]))).collect()
 }
 
-/// A made-up task: texts of random letters, and what is right about them.
+/// A synthetic task: texts of random letters with their labels.
 pub(super) fn made_up(problem: &Problem, count: usize, seed: u64) -> Examples {
     let letter = |s: &mut Stream, from: u8| char::from(from + s.below(13) as u8).to_string();
     let words =
         |s: &mut Stream, from: u8, count: u32| (0..count).map(|_| letter(s, from)).collect::<Vec<_>>().join(" ");
     match problem {
-        // Letters of one half of the alphabet, or of the other; of pairs, whether both are of the same half.
+        // Letters from one half of the alphabet; for pairs, the label is whether both texts use the same half.
         Problem::Classes { labels } => Examples::Texts(each(count, seed, |id, s| {
             let is_pair = labels.len() == 3;
             let [a, b] = [(); 2].map(|()| s.below(2));
@@ -73,7 +73,7 @@ pub(super) fn made_up(problem: &Problem, count: usize, seed: u64) -> Examples {
             let second = is_pair.then(|| words(s, b'a' + 13 * b as u8, 3));
             Text { id, first, second, label: Some(Label::Class(if is_pair { a + b } else { a })) }
         })),
-        // The share of letters of the first half.
+        // The label is the share of letters from the first half.
         Problem::Number => Examples::Texts(each(count, seed, |id, s| {
             let early = s.below(5);
             let first = format!("{} {}", words(s, b'a', early), words(s, b'n', 4 - early)).trim().to_owned();
@@ -85,14 +85,14 @@ pub(super) fn made_up(problem: &Problem, count: usize, seed: u64) -> Examples {
             let words = tags.iter().map(|&tag| letter(s, b'a' + 13 * tag as u8)).collect();
             Tagged { id, words, tags }
         })),
-        // One option alone is of the second half.
+        // Only one option is from the second half.
         Problem::Choice => Examples::Choices(each(count, seed, |id, s| {
             let answer = s.below(3);
             let options = (0..3).map(|o| words(s, b'a' + 13 * u8::from(o == answer), 2)).collect();
             let (passage, question) = (words(s, b'a', 4).into(), "q _ r".to_owned());
             Choice { id, passage, question, options, answer: Some(answer), level: None }
         })),
-        // Two letters of the second half among those of the first; or none.
+        // Two letters from the second half among letters from the first, or none.
         Problem::Span { may_be_impossible } => Examples::Questions(each(count, seed, |id, s| {
             let (before, after) = (s.below(5), 10 + s.below(15));
             let is_impossible = *may_be_impossible && s.below(3) == 0;
@@ -162,7 +162,7 @@ fn trainer(folder: &std::path::Path, problem: &Problem, overrides: &[&str], devi
     trainer_of(&recipe(folder, overrides), problem, &made_up(problem, 200, 1), device).unwrap()
 }
 
-/// The task's first figure on examples that were not trained on, from 0 to 1.
+/// The task's first metric on new examples, from 0 to 1.
 fn scores(trainer: &mut Trainer<Finetuning>, features: &[Feature]) -> Result<Vec<Vec<f32>>, FinetuneError> {
     let (objective, loaded, communicator) = trainer.parts();
     Ok(objective.scorer.scores(loaded, features, communicator)?()?)
@@ -236,7 +236,7 @@ fn the_cut_into_micro_batches_changes_rounding_alone() {
     }
 }
 
-/// The loss of the first step from the scores, in f64. Span heads have tests of their own.
+/// Computes the loss of the first step from the scores, in f64. Span heads have separate tests.
 #[test]
 fn losses_are_those_of_the_equations_also_of_options_that_differ_in_number() {
     let folder = pretrained();
@@ -252,7 +252,7 @@ fn losses_are_those_of_the_equations_also_of_options_that_differ_in_number() {
         let nll = |scores: &[f32], class: u32| {
             scores.iter().map(|&z| f64::from(z).exp()).sum::<f64>().ln() - f64::from(scores[class as usize])
         };
-        // Features are as many as examples only where nothing was cut apart; a step takes 200 of them in any case.
+        // There are as many features as examples only if no example was split; a step processes 200 features in any case.
         let met: Vec<usize> = (0..200).map(|at| Order::new(7, features.len()).at(at)).collect();
         for at in met {
             count += features[at].target.weight();
@@ -336,7 +336,7 @@ pub(super) fn task(problem: &Problem) -> Task {
     Task { name, problem: problem.clone(), metrics: name.metrics(), text, span, data, pairs: None }
 }
 
-/// Choices of which every third has an option less.
+/// Choices, every third of which has one option less.
 fn uneven_choices() -> Examples {
     let Examples::Choices(mut list) = made_up(&Problem::Choice, 60, 1) else { unreachable!() };
     for choice in list.iter_mut().step_by(3) {

@@ -8,7 +8,7 @@
 //! As in Python's `re`, a word is a run of letters and numbers (of any script) and `_`; a combining mark ends it. White space
 //! is Python's: Unicode's and U+001C to U+001F.
 //!
-//! Source: Rajpurkar et al. 2016. Limits: lower case by the standard library's version of Unicode.
+//! Source: Rajpurkar et al. 2016. Limits: lower case follows the standard library's version of Unicode.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ fn without_articles(text: &str) -> String {
     out
 }
 
-/// `\w` of Python's `re`.
+/// `\w` in Python's `re`.
 fn is_word_character(c: char) -> bool {
     c.is_ascii_alphanumeric()
         || c == '_'
@@ -50,7 +50,7 @@ fn is_word_character(c: char) -> bool {
             && matches!(c.general_category_group(), GeneralCategoryGroup::Letter | GeneralCategoryGroup::Number))
 }
 
-/// `str.isspace` of Python.
+/// `str.isspace` in Python.
 fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }

@@ -26,12 +26,12 @@ pub struct PairCount {
     pub truth: u32,
     /// Predicted class.
     pub predicted: u32,
-    /// Examples.
+    /// Number of examples.
     pub count: u64,
 }
 
-/// Counts of truth against prediction. Memory: 16 bytes a class and one map entry a pair that occurs, of which there
-/// are at most as many as examples.
+/// Counts of true and predicted classes. Memory: 16 bytes a class and one map entry for each pair that occurs, at
+/// most one per example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Confusion {
     /// By (truth, prediction).
@@ -93,12 +93,12 @@ impl Confusion {
         self.predictions[class]
     }
 
-    /// Right examples.
+    /// Number of correct examples.
     pub(crate) fn correct(&self) -> u64 {
         self.correct
     }
 
-    /// Share of right examples.
+    /// Share of correct examples.
     pub(crate) fn accuracy(&self) -> f64 {
         ratio(self.correct(), self.total())
     }
@@ -108,7 +108,7 @@ impl Confusion {
         ratio(2 * self.count(class, class), self.truths(class) + self.predictions(class))
     }
 
-    /// Mean F1 of all classes that occur as truth or prediction.
+    /// Mean F1 of all classes that occur as true or predicted class.
     pub(crate) fn macro_f1(&self) -> f64 {
         let is_seen = |&class: &usize| self.truths(class) + self.predictions(class) > 0;
         let scores: Vec<f64> = (0..self.classes()).filter(is_seen).map(|class| self.f1(class)).collect();

@@ -8,7 +8,7 @@
 //! Sums are compensated (Neumaier 1974), so r is correct to 2 ulp (of r, or of 1 if the numerator cancels) in any order.
 //! SciPy's last digits depend on the summation order of its BLAS and differ by its own error (bounds in `golden_tests`).
 //!
-//! `None`, as undefined: fewer than two values, or constant values.
+//! `None` (undefined) for fewer than two values or constant values.
 
 /// Compensated sum.
 #[derive(Clone, Copy, Default)]
@@ -36,7 +36,7 @@ impl Sum {
     }
 }
 
-/// The mean in twice the precision of f64, as a pair of summands.
+/// Mean in twice the precision of f64, as a pair of summands.
 fn mean(values: &[f64]) -> (f64, f64) {
     let mut sum = Sum::default();
     values.iter().for_each(|&x| sum.add(x));

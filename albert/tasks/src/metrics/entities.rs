@@ -1,4 +1,4 @@
-//! F1 of named entities: an entity is right if its position and its kind are.
+//! F1 of named entities: an entity is correct if its position and kind are correct.
 //!
 //! ```text
 //! Anna   Berg   visited  Oslo          entities: PER 0..2, LOC 3..4
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Tags are `O`, or a letter (B, I, E, S), `-` and a kind. Bounds are read leniently, as in `conlleval`: I- after another kind
-//! or after O starts an entity. precision = right / found, recall = right / gold, F1 = 2·p·r / (p + r), over all kinds;
+//! or after O starts an entity. precision = correct / found, recall = correct / gold, F1 = 2·p·r / (p + r), over all kinds;
 //! quotients with a zero denominator are 0.
 //!
 //! Source: Tjong Kim Sang and De Meulder 2003 (CoNLL-2003).
@@ -20,11 +20,11 @@ use super::confusion::ratio;
 /// Counts of entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EntityCounts {
-    /// Found and right.
+    /// Entities that were found and are correct.
     pub correct: u64,
-    /// Found.
+    /// Entities that were found.
     pub found: u64,
-    /// In the gold tags.
+    /// Entities in the gold tags.
     #[serde(rename = "there")]
     pub gold: u64,
 }
@@ -43,12 +43,12 @@ impl EntityCounts {
         self.gold += gold.len() as u64;
     }
 
-    /// Share of right entities among those found.
+    /// Share of correct entities among those found.
     pub(crate) fn precision(&self) -> f64 {
         ratio(self.correct, self.found)
     }
 
-    /// Share of right entities among the gold ones.
+    /// Share of correct entities among the gold ones.
     pub(crate) fn recall(&self) -> f64 {
         ratio(self.correct, self.gold)
     }

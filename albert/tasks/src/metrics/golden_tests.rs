@@ -1,9 +1,8 @@
 //! Every metric on 2,500 random and adversarial sets of predictions, against other implementations
 //! (`tests/oracle/tasks/metrics.py`). `ALBERT_METRICS_GOLDEN=FILE` names a larger file for the ignored test.
 //!
-//! SQuAD, classes and entities agree to the last digit. Correlations are right to [`CORRELATION_BOUND`], which is two
-//! ulp of 1, against the value to 80 digits; SciPy, which adds in the order of its BLAS, is off by up to 5.6e-16
-//! itself.
+//! SQuAD, classes and entities agree to the last digit. Correlations differ from the value to 80 digits by at most
+//! [`CORRELATION_BOUND`], which is two ulp of 1; SciPy, which adds in the order of its BLAS, is off by up to 5.6e-16.
 
 use std::collections::HashMap;
 
@@ -12,10 +11,10 @@ use serde_json::{Map, Value, json};
 use super::squad::{Squad2Scores, SquadScores};
 use super::{Confusion, EntityCounts, Gold, evaluate_squad1, evaluate_squad2, pearson, spearman};
 
-/// Of a correlation, from the exact value.
+/// Maximum error of a correlation.
 const CORRELATION_BOUND: f64 = 2.0 * f64::EPSILON;
 
-/// Of a correlation, from SciPy's.
+/// Maximum difference between a correlation and SciPy's.
 const SCIPY_BOUND: f64 = 8.0 * f64::EPSILON;
 
 fn floats(value: &Value) -> Vec<f64> {
@@ -26,7 +25,7 @@ fn indices(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|x| x.as_u64().unwrap()).collect()
 }
 
-/// The questions and the predictions of a set.
+/// Questions and predictions of a set.
 fn squad_of(set: &Value) -> (Vec<Gold>, HashMap<String, String>) {
     let (mut golds, mut predictions) = (Vec::new(), HashMap::new());
     for (at, question) in set["questions"].as_array().unwrap().iter().enumerate() {
@@ -78,7 +77,7 @@ fn check_squad2(set: &Value) {
     if scores.is_none() {
         expected.retain(|name, _| !name.starts_with("best"));
     }
-    // As text, so that the printed digits are compared, and the names with their order.
+    // As text, to compare the printed digits and the order of the names.
     assert_eq!(serde_json::to_string(&found).unwrap(), serde_json::to_string(&expected).unwrap(), "{set}");
 }
 

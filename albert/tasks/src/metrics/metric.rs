@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Share of right examples.
+    /// Share of correct examples.
     Accuracy,
-    /// F1 of class 1 of two.
+    /// F1 of class 1 in a problem of two classes.
     F1,
     /// Mean F1 of all classes.
     MacroF1,
@@ -52,8 +52,8 @@ impl fmt::Display for Metric {
     }
 }
 
-/// A fraction in percent, without the sign: `percent(0.4567, 1)` is `45.7`. Tables print metrics only with this function, so
-/// that no value is scaled twice.
+/// Formats a fraction in percent, without the sign: `percent(0.4567, 1)` is `45.7`. Tables print metrics only with this
+/// function, so that no value is scaled twice.
 pub(crate) fn percent(fraction: f64, digits: usize) -> String {
     format!("{:.digits$}", 100.0 * fraction)
 }

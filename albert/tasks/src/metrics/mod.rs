@@ -23,7 +23,7 @@ pub(crate) use metric::percent;
 pub use squad::EvaluationError;
 pub(crate) use squad::{Gold, ThresholdPoint, evaluate_squad1, evaluate_squad2, threshold_curve};
 
-/// Σ x in NumPy's order: more than 128 values are halved at a multiple of 8; up to 128 are eight interleaved sums.
+/// Σ x in NumPy's order: more than 128 values are halved at a multiple of 8; up to 128 are added in eight interleaved sums.
 fn pairwise_sum(x: &[f64]) -> f64 {
     const MOST: usize = 128;
     if x.len() < 8 {

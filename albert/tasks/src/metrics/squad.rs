@@ -5,12 +5,12 @@
 //! F1      2·p·r / (p + r) over the words shared with the best of these answers
 //! ```
 //!
-//! Both are means over all questions, in percent. The right prediction for a question without an answer is the empty text. In
-//! 2.0, predictions whose null score (high for an unlikely answer) is above a threshold count as empty; the best threshold
-//! for these questions is reported, too. Scores at the best threshold are tuned on their own data and must be labeled so.
+//! Both are means over all questions, in percent. The correct prediction for a question without an answer is the empty text.
+//! In 2.0, predictions whose null score (high for an unlikely answer) is above a threshold count as empty; the best threshold
+//! for these questions is also reported. Scores at the best threshold are tuned on their own data and must be labeled so.
 //!
 //! Digits equal those of the official scripts under Python 3.11, whose `sum` adds from left to right in f64. One difference:
-//! in 2.0, a question without a prediction counts 0, where the official script fails.
+//! in 2.0, a question without a prediction counts 0, while the official script fails.
 //!
 //! Source: Rajpurkar et al. 2016 and 2018.
 
@@ -64,7 +64,7 @@ pub(crate) struct SquadScores {
     pub exact: f64,
     /// Mean F1, in percent.
     pub f1: f64,
-    /// Questions.
+    /// Number of questions.
     pub total: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct SquadScores {
 pub(crate) struct Squad1Scores {
     /// Scores of all questions.
     pub all: SquadScores,
-    /// Questions without a prediction, which count 0.
+    /// Number of questions without a prediction, which count 0.
     pub missing: u64,
 }
 
@@ -101,11 +101,11 @@ pub(crate) struct Squad2Scores {
     pub no_answer: Option<SquadScores>,
     /// Scores at the best thresholds, which are tuned on these questions; `None` without null scores.
     pub best: Option<BestThresholds>,
-    /// Questions without a prediction, which count 0.
+    /// Number of questions without a prediction, which count 0.
     pub missing: u64,
 }
 
-/// F1 of the words of two normalized answers. In 2.0 it is 1 for two answers without words.
+/// F1 of the words of two normalized answers. In 2.0 it is 1 if both answers have no words.
 fn f1_of_normal(version: Version, gold: &str, prediction: &str) -> f64 {
     let (shared, of_gold, of_prediction) = shared_words(gold, prediction);
     if version == Version::V2 && (of_gold == 0 || of_prediction == 0) {
@@ -168,7 +168,7 @@ fn mean(raws: impl Iterator<Item = Raw>) -> Option<SquadScores> {
 /// Evaluates predictions for SQuAD 1.1. A question without a prediction counts 0.
 ///
 /// # Errors
-/// There is no question, an id is repeated, or a question has no answer.
+/// There are no questions, an id is repeated, or a question has no answer.
 pub(crate) fn evaluate_squad1(
     golds: &[Gold],
     predictions: &HashMap<String, String>,
@@ -185,11 +185,11 @@ pub(crate) fn evaluate_squad1(
 }
 
 /// Evaluates predictions for SQuAD 2.0. A question without a prediction counts 0. With null scores, a prediction whose score
-/// is above `threshold` (officially 1) counts as empty, and the best thresholds are found; the order of the scores decides
-/// ties.
+/// is above `threshold` (officially 1) counts as empty, and the best thresholds are determined; ties are resolved by the
+/// order of the scores.
 ///
 /// # Errors
-/// There is no question, an id is repeated, a prediction has no null score while others have one, or a null score is NaN.
+/// There are no questions, an id is repeated, only some predictions have a null score, or a null score is NaN.
 pub(crate) fn evaluate_squad2(
     golds: &[Gold],
     predictions: &HashMap<String, String>,
@@ -233,7 +233,7 @@ pub(crate) fn evaluate_squad2(
     Ok(Squad2Scores { all, has_answer: of(true), no_answer: of(false), best, missing })
 }
 
-/// The best thresholds for these questions: starts with no answers and adds them by ascending null score.
+/// Finds the best thresholds for these questions: starts with no answers and adds them by ascending null score.
 fn best_thresholds(
     golds: &[Gold],
     predictions: &HashMap<String, String>,

@@ -1,15 +1,15 @@
 //! Answers from the scores of window tokens.
 //!
 //! ```text
-//! SQuAD 1.1, Hugging Face   score(i, j) = start_i + end_j            of the n best starts and ends of a window
-//!                           null score  = start_0 + end_0            [CLS] to [CLS]; the least of all windows
-//! SQuAD 2.0                 score(i, j) = log p(i) + log p(j | i)    of a beam of 5 starts with 5 ends each
-//!                           null score  = the logit of "no answer"   the least of all windows
+//! SQuAD 1.1, Hugging Face   score(i, j) = start_i + end_j            for the n best starts and ends of a window
+//!                           null score  = start_0 + end_0            [CLS] to [CLS]; the minimum over windows
+//! SQuAD 2.0                 score(i, j) = log p(i) + log p(j | i)    for a beam of 5 starts with 5 ends each
+//!                           null score  = the logit of "no answer"   the minimum over windows
 //! ```
 //!
 //! Spans have i and j in the passage, i owned by its window, i ≤ j, and at most `max_answer` pieces. Candidates of all windows
 //! are sorted by score, then by window, start and end; the first of equal texts is kept; probabilities are the softmax over
-//! the `n_best` scores. Text is cut from the passage and trimmed.
+//! the `n_best` scores. Answers are substrings of the passage, trimmed.
 //!
 //! Sums are f64. Cost: n_best² a window. Source: the released ALBERT `squad_utils.py`; Devlin et al. 2019 for the
 //! null score of `[CLS]`.
@@ -28,7 +28,7 @@ use super::features::SpanFeature;
 pub struct DecodeSettings {
     /// Candidates kept, and starts and ends considered in each window.
     pub n_best: usize,
-    /// Most pieces of an answer.
+    /// Maximum number of pieces of an answer.
     pub max_answer: usize,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum WindowScores<'a> {
     Beam {
         /// Start tokens, best first.
         starts: &'a [BeamStart],
-        /// Logit of no answer.
+        /// Logit of "no answer".
         no_answer: f32,
     },
 }
@@ -86,8 +86,8 @@ pub struct Candidate {
 pub struct Answers {
     /// Candidates, best first; empty without a valid span.
     pub candidates: Vec<Candidate>,
-    /// Score of no answer, compared with thresholds. For `[CLS]` scores, the difference to the best candidate; infinite
-    /// without a candidate.
+    /// Score of "no answer", compared with thresholds. For `[CLS]` scores, the difference to the best candidate;
+    /// infinite without a candidate.
     pub null_score: f64,
 }
 
@@ -168,7 +168,7 @@ fn is_span(window: &SpanFeature, start: usize, end: usize, max_answer: usize) ->
         && end - start < max_answer
 }
 
-/// The best spans of different texts, with probabilities.
+/// Best spans with distinct texts, with probabilities.
 fn best_of(passage: &str, windows: &[SpanFeature], mut spans: Vec<Span>, n_best: usize) -> Vec<Candidate> {
     spans.sort_by(|a, b| descending(a.score, b.score));
     let (mut candidates, mut seen) = (Vec::new(), HashSet::new());
@@ -217,7 +217,7 @@ pub(crate) fn top(count: usize, values: &[f64]) -> Vec<(usize, f64)> {
     order
 }
 
-/// Log-probabilities of the tokens that are not hidden; -∞ for the others.
+/// Log-probabilities of the tokens that are not hidden; -∞ for hidden ones.
 ///
 /// # Panics
 /// If `logits` and `is_hidden` differ in length.

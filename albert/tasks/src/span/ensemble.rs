@@ -1,16 +1,16 @@
 //! Ensemble of models: means of the probabilities of equal answers and of the null scores.
 //!
-//! Answers with equal texts are equal, so models with different tokenizers and windows can be combined.
+//! Answers with equal texts are merged, so models with different tokenizers and windows can be combined.
 //!
 //! Source: Lan et al. 2020, section 5. There the probability of an answer is averaged over the models that have it, so a single
-//! model can decide; here the others count as 0.
+//! model can decide; here the remaining models count as 0.
 
 use std::collections::HashMap;
 
 use super::decode::{Answers, Candidate, descending};
 
 /// Combines the answers of several models to one question. The score of a candidate is its mean probability; there are at
-/// most as many candidates as the largest model list, with probabilities that sum to 1. Null scores are averaged.
+/// most as many candidates as in the longest list of a model, and their probabilities sum to 1. Null scores are averaged.
 ///
 /// # Panics
 /// If there is no model.

@@ -1,4 +1,4 @@
-//! Windows over a passage with the position of the right answer.
+//! Windows over a passage with the position of the correct answer.
 //!
 //! ```text
 //! passage     p0 p1 p2 p3 p4 p5 p6 p7 p8 p9        D = max_length - question - 3 pieces a window
@@ -9,17 +9,17 @@
 //! ids         [CLS] question [SEP] p3 p4 p5 p6 p7 p8 [SEP]
 //! segment       0      0       0    1  1  1  1  1  1   1
 //! may answer   yes     no     no   yes ............    no
-//! owned                              *  *  *           by the window with most context on both sides
+//! owned                              *  *  *           by the window with the most context on both sides
 //! ```
 //!
 //! A window owns a piece if min(pieces before, pieces after) + 0.01·length is the largest among the windows with this piece;
-//! ties go to the first. Answers start at owned pieces only, where the context is largest.
+//! ties are resolved in favor of the first. Answers start only at owned pieces, which have the most context.
 //!
-//! The right answer consists of the pieces that overlap its bytes. A window without all of them, and every window of a
-//! question without an answer, has its answer at `[CLS]`.
+//! The correct answer consists of the pieces that overlap its bytes. A window that does not contain all of them, and
+//! every window of a question without an answer, has its answer at `[CLS]`.
 //!
-//! Source: the released ALBERT `squad_utils.py`. Its alignment by common subsequences is quadratic and drops examples; here
-//! the tokenizer provides the source bytes of each piece.
+//! Source: the released ALBERT `squad_utils.py`. Its alignment by common subsequences is quadratic and drops examples;
+//! instead, the tokenizer provides the source bytes of each piece.
 
 use std::ops::Range;
 
@@ -33,11 +33,11 @@ use crate::files::{Answer, Question, Sequence};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SpanSettings {
-    /// Most pieces of a window, special pieces included: 384 for SQuAD 1.1, 512 for 2.0 in the paper.
+    /// Maximum number of pieces of a window, including special pieces: 384 for SQuAD 1.1, 512 for 2.0 in the paper.
     pub max_length: usize,
-    /// Pieces from the start of a window to the start of the next.
+    /// Number of pieces between the starts of consecutive windows.
     pub stride: usize,
-    /// Most pieces of a question; the rest is cut off.
+    /// Maximum number of pieces of a question; the rest is truncated.
     pub max_question: usize,
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum SpanError {
     /// The tokenizer failed.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// No room for the passage.
+    /// The question leaves no room for the passage.
     #[error(
         "max_length = {max_length}: no piece of the passage fits with a question of {question} pieces and its special \
          pieces; raise max_length or lower max_question"
@@ -65,7 +65,7 @@ pub(crate) enum SpanError {
         /// Pieces of the question.
         question: usize,
     },
-    /// No piece for "no answer".
+    /// The tokenizer does not add a piece before the question, which stands for "no answer".
     #[error("the tokenizer adds no piece before a pair (post_processor); questions need one, where there is no answer")]
     NoFirstPiece,
     /// A stride of 0.
@@ -82,9 +82,9 @@ pub(crate) struct SpanFeature {
     pub example: usize,
     /// Tokens of the passage in `sequence`.
     pub paragraph: Range<usize>,
-    /// Bytes of the passage of each of them; empty for a lone word mark.
+    /// Bytes of the passage for each of these tokens; empty for a lone word mark.
     pub offsets: Vec<(usize, usize)>,
-    /// True if this window owns each of them.
+    /// True for each of these tokens that the window owns.
     pub is_max_context: Vec<bool>,
     /// First token of the answer; 0, which is `[CLS]`, if it is not in this window.
     pub start: usize,
@@ -95,7 +95,7 @@ pub(crate) struct SpanFeature {
 }
 
 impl SpanFeature {
-    /// For each token, whether it cannot be part of an answer: all but those of the passage and `[CLS]`, which is no answer.
+    /// For each token, true if it cannot be part of an answer: all except those of the passage and `[CLS]`, which means "no answer".
     #[cfg(test)]
     pub(crate) fn is_hidden(&self) -> Vec<bool> {
         (0..self.sequence.ids.len()).map(|token| token != 0 && !self.paragraph.contains(&token)).collect()
@@ -110,7 +110,7 @@ impl SpanFeature {
     }
 }
 
-/// Position of the right answer among the pieces of the passage.
+/// Position of the correct answer among the pieces of the passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GoldSpan {
     /// No answer, or an unknown one.
@@ -129,7 +129,7 @@ pub(crate) enum GoldSpan {
 }
 
 impl GoldSpan {
-    /// The pieces of the answer.
+    /// Pieces of the answer.
     pub(crate) fn pieces(&self) -> Option<Range<usize>> {
         match self {
             Self::Whole(pieces) | Self::Within { pieces, .. } => Some(pieces.clone()),
@@ -159,9 +159,9 @@ impl GoldSpan {
 pub(crate) struct SpanFeatures {
     /// Windows in the order of the passage; at least one.
     pub windows: Vec<SpanFeature>,
-    /// Position of the right answer. Callers report answers that are not [`GoldSpan::Whole`].
+    /// Position of the correct answer. Callers report answers that are not [`GoldSpan::Whole`].
     pub gold: GoldSpan,
-    /// Pieces cut off the question; a passage is never cut.
+    /// Number of pieces truncated from the question; a passage is never truncated.
     pub truncated: usize,
 }
 
@@ -174,7 +174,7 @@ fn answer_of(question: &Question) -> Option<&Answer> {
     question.answers.iter().find(is_there).filter(|_| !question.is_impossible)
 }
 
-/// Windows of a question; the right answer is the first whose text is at its position in the passage.
+/// Windows of a question; the correct answer is the first whose text is at its position in the passage.
 ///
 /// # Errors
 /// No piece of the passage fits into a window, or the tokenizer failed.
@@ -196,8 +196,8 @@ pub(crate) fn features(
     Ok(SpanFeatures { windows, gold, truncated })
 }
 
-/// Windows of the question `asked` over the passage `ids`, whose pieces have the source bytes `offsets`; `answer` are the
-/// pieces of the right answer.
+/// Windows of the question `asked` over the passage `ids`, whose pieces have the source bytes `offsets`; `answer`
+/// contains the pieces of the correct answer.
 ///
 /// # Errors
 /// No piece of the passage fits into a window, or the stride is 0.
@@ -246,7 +246,7 @@ pub(crate) fn windows_of(
     Ok(windows.collect())
 }
 
-/// Windows of at most `room` over `count` pieces; one empty window over none.
+/// Windows of at most `room` pieces over `count` pieces; one empty window if `count` is 0.
 fn spans(count: usize, room: usize, stride: usize) -> Vec<Range<usize>> {
     let mut spans = Vec::new();
     let mut start = 0;
@@ -290,13 +290,13 @@ pub(crate) fn locate(passage: &str, offsets: &[(usize, usize)], answer: Range<us
     if is_whole { GoldSpan::Whole(pieces) } else { GoldSpan::Within { pieces, covers } }
 }
 
-/// The bytes with the combining marks after them, which no piece covers.
+/// Extends the bytes by the combining marks after them, which no piece covers.
 fn with_marks(passage: &str, bytes: Range<usize>) -> Range<usize> {
     let marks = passage[bytes.end..].chars().take_while(|&c| is_combining_mark(c));
     bytes.start..bytes.end + marks.map(char::len_utf8).sum::<usize>()
 }
 
-/// The bytes without white space at the ends; `None` if empty.
+/// Trims white space at the ends; `None` if empty.
 fn trimmed(passage: &str, bytes: Range<usize>) -> Option<Range<usize>> {
     let text = &passage[bytes.clone()];
     let start = bytes.start + (text.len() - text.trim_start().len());

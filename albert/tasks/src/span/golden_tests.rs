@@ -1,6 +1,6 @@
-//! Windows over contexts made from real text, against a transcription of the released code to Python in which pieces
-//! carry their characters (`tests/oracle/tasks/squad_features.py`). `ALBERT_SPAN_GOLDEN=FILE` names a larger file for
-//! the ignored test.
+//! Windows over contexts made from real text, compared with a transcription of the released code to Python in which
+//! pieces contain their characters (`tests/oracle/tasks/squad_features.py`). `ALBERT_SPAN_GOLDEN=FILE` names a larger
+//! file for the ignored test.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn lists(value: &Value) -> Vec<Vec<usize>> {
     value.as_array().unwrap().iter().map(numbers).collect()
 }
 
-/// Lengths of runs, the first of `false`.
+/// Lengths of runs, starting with a run of `false`.
 fn runs(bits: impl IntoIterator<Item = bool>) -> Vec<usize> {
     let (mut found, mut value) = (vec![0], false);
     for bit in bits {
@@ -32,7 +32,7 @@ fn runs(bits: impl IntoIterator<Item = bool>) -> Vec<usize> {
     found
 }
 
-/// Compares all windows of a case; their number.
+/// Compares all windows of a case and returns their number.
 fn check(tokenizer: &Tokenizer, case: &Value, number: usize) -> usize {
     let text = |key: &str| case[key].as_str().unwrap();
     let size = |key: &str| case[key].as_u64().unwrap() as usize;
@@ -78,7 +78,7 @@ fn check(tokenizer: &Tokenizer, case: &Value, number: usize) -> usize {
     spans.len()
 }
 
-/// Contexts and windows of a file.
+/// Checks a file and returns the number of contexts and windows.
 fn check_file(path: &Path) -> (usize, usize) {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/tokenizer/spiece.model");
     let tokenizer = Tokenizer::load(Path::new(model)).unwrap();

@@ -12,7 +12,7 @@
 //! | `threshold.rs`  | thresholds on null scores                                       |
 //! | `ensemble.rs`   | ensembles of models                                             |
 //!
-//! Tokens have source bytes, so answers are cut from the original passage. Nothing here needs a model.
+//! Tokens have source bytes, so answers are substrings of the original passage. This module does not depend on a model.
 
 mod decode;
 mod ensemble;

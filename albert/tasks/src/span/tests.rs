@@ -82,7 +82,7 @@ fn answers_are_located_by_bytes() {
         assert_eq!(locate(text, &offsets, answer.clone()), expected, "{answer:?}");
     }
     assert_eq!(locate("", &[], 0..0), GoldSpan::Nowhere);
-    // A letter keeps an accent that no piece covers.
+    // The accent of a letter is included, although no piece covers it.
     assert_eq!(locate("cafe\u{301} b", &[(0, 4), (7, 8)], 0..6), GoldSpan::Whole(0..1));
 }
 
@@ -110,7 +110,7 @@ fn answers_that_are_elsewhere_are_not_learnt() {
     assert_eq!(of(&question).gold, GoldSpan::None);
 }
 
-/// Asserts that every window with the answer gives its text back, if it is of whole pieces; returns true if it is.
+/// Asserts that every window with the answer reproduces its text, if it consists of whole pieces; returns true if it does.
 fn is_recovered(tokenizer: &Tokenizer, passage: &Arc<str>, start: usize, end: usize) -> bool {
     let text = passage[start..end].to_owned();
     let question = Question {
@@ -134,7 +134,7 @@ fn is_recovered(tokenizer: &Tokenizer, passage: &Arc<str>, start: usize, end: us
 #[test]
 fn every_answer_of_whole_pieces_is_recovered() {
     let tokenizer = tokenizer();
-    // Contexts with odd spaces, accents, quotes and scripts: every answer between two spaces whose pieces are whole.
+    // Contexts with unusual spaces, accents, quotes and scripts: every answer between two spaces that consists of whole pieces.
     let text = std::fs::read_to_string(golden("tasks/squad_features.jsonl")).unwrap();
     let (mut whole, mut all) = (0, 0);
     for line in text.lines() {
@@ -143,7 +143,7 @@ fn every_answer_of_whole_pieces_is_recovered() {
         let (start, end) = (case["answer"][0].as_u64().unwrap() as usize, case["answer"][1].as_u64().unwrap() as usize);
         whole += usize::from(is_recovered(&tokenizer, &passage, start, end));
         all += 1;
-        // And all single words of it.
+        // And all its single words.
         for (at, _) in passage.match_indices(|c: char| !c.is_whitespace()).step_by(17) {
             let end = passage[at..].find(char::is_whitespace).map_or(passage.len(), |length| at + length);
             is_recovered(&tokenizer, &passage, at, end);
@@ -152,7 +152,7 @@ fn every_answer_of_whole_pieces_is_recovered() {
     assert!(whole * 10 > all * 7, "{whole} of {all} answers are of whole pieces");
 }
 
-/// Logits that are `low` but at the given tokens.
+/// Logits that are `low` except at the given tokens.
 fn logits(count: usize, low: f32, high: &[(usize, f32)]) -> Vec<f32> {
     let mut logits = vec![low; count];
     high.iter().for_each(|&(at, logit)| logits[at] = logit);
@@ -176,14 +176,14 @@ fn the_best_span_of_all_windows_is_cut_from_the_passage() {
     let scores: Vec<WindowScores<'_>> =
         scores.iter().map(|(start, end)| WindowScores::Independent { start, end }).collect();
     let answers = decode(&text, &found, &scores, &DecodeSettings { n_best: 3, max_answer: 4 });
-    // Taken: 5..=9 is too long (5 pieces); start 9 of window 0 is owned by window 1; of window 1, token 2 is the
-    // question, end 5 is before start 6; of window 2, token 8 is [SEP].
+    // Rejected: 5..=9 is too long (5 pieces); start 9 of window 0 is owned by window 1; in window 1, token 2 belongs
+    // to the question and end 5 is before start 6; in window 2, token 8 is [SEP].
     let found: Vec<(&str, f64)> = answers.candidates.iter().map(|c| (c.text.as_str(), c.score)).collect();
     assert_eq!(found, [("p001 p002", 7.0), ("p005 p006", 6.5)]);
     assert_eq!(answers.candidates[0].bytes, 5..14);
     let share = 1.0 / (1.0 + (-0.5f64).exp());
     assert!((answers.candidates[0].probability - share).abs() < 1e-15);
-    // The least null score is that of window 1, 0.75; the best span is better by 6.25.
+    // The minimum null score is that of window 1, 0.75; the best span is better by 6.25.
     assert_eq!(answers.null_score, 0.75 - 7.0);
     assert_eq!(Threshold::Fixed(-6.25).answer(&answers), "p001 p002");
     assert_eq!(Threshold::Fixed(-6.26).answer(&answers), "");
@@ -265,7 +265,7 @@ fn the_tuned_threshold_says_so_and_keeps_the_question_it_was_tuned_to() {
     assert_eq!(threshold.to_string(), "0.5 (tuned on dev.json)");
     let said: Vec<&str> = found.iter().map(|answers| threshold.answer(answers)).collect();
     assert_eq!(said, ["x", "", "y"]);
-    // Equal null scores are answered together, and here that is no better than no answer at all.
+    // Questions with equal null scores are answered together, which is not better than answering none in this case.
     let equal = [answers(&[("x", 1.0)], 0.5), answers(&[("z", 1.0)], 0.5), answers(&[("w", 1.0)], 0.5)];
     let threshold = tune(&golds, &equal, "dev.json").unwrap();
     assert!(threshold.value() < 0.5, "{threshold}");
@@ -290,7 +290,7 @@ fn ensembles_average_probabilities() {
     close(&found, &[("y", 0.4), ("w", 0.3)]);
     assert_eq!(found.null_score, -1.0);
     assert!((found.candidates.iter().map(|c| c.probability).sum::<f64>() - 1.0).abs() < 1e-15);
-    // One model stays as it is, but for the scores.
+    // A single model is unchanged except for the scores.
     let alone = average(&models[..1]);
     assert_eq!(alone.best(), "x");
     close(&alone, &[("x", 0.6), ("y", 0.4)]);

@@ -1,8 +1,8 @@
 //! Thresholds on null scores.
 //!
 //! A question whose null score is above the threshold has no answer, as in the official evaluation. (In the released ALBERT
-//! code, a null score at the threshold is no answer, either, which drops the question that a tuned threshold comes from.) A
-//! tuned threshold names its data; scores on the same data must be labeled as tuned.
+//! code, this also applies to a null score equal to the threshold, which drops the question that a tuned threshold comes
+//! from.) A tuned threshold stores the name of its data; scores on the same data must be labeled as tuned.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,15 +16,15 @@ use crate::metrics::{EvaluationError, Gold, threshold_curve};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Threshold {
-    /// None: every question has an answer, as in SQuAD 1.1.
+    /// No threshold: every question has an answer, as in SQuAD 1.1.
     Never,
     /// A given value.
     Fixed(f64),
     /// The value with the best F1 on some data.
     Tuned {
-        /// The value.
+        /// Tuned threshold.
         value: f64,
-        /// Name of this data, such as a file.
+        /// Name of the data, such as a file.
         on: String,
     },
 }
@@ -54,11 +54,11 @@ impl fmt::Display for Threshold {
     }
 }
 
-/// The threshold with the best F1 on questions with known answers, whose name is `on`; the lowest of equal ones. It is below
-/// all null scores if no answer is best.
+/// Finds the threshold with the best F1 on questions with known answers, called `on`; the lowest of equal ones. It is below
+/// all null scores if "no answer" is best for every question.
 ///
 /// Questions with equal null scores are answered together. (The official search counts them one by one and may report a score
-/// that no threshold has.)
+/// that no threshold reaches.)
 ///
 /// # Errors
 /// As [`threshold_curve`].

@@ -1,5 +1,5 @@
-//! Damaged files: no example gets lost. A file that is read without an error gives an example or a remark for each of
-//! its rows.
+//! Damaged files: no example is lost silently. A file that is read without an error has an example or a remark for
+//! each of its rows.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::files::{GlueTask, Problem, Purpose, Split, TaskError, TextColumns, re
 
 use super::golden;
 
-/// A sequence of numbers that looks random (Knuth's constants).
+/// A pseudo-random sequence of numbers (Knuth's constants).
 struct Numbers(u64);
 
 impl Numbers {
@@ -16,7 +16,7 @@ impl Numbers {
         (self.0 >> 33) as usize % bound
     }
 
-    /// Some bytes of a file changed, taken out, doubled or put in; or its end cut off.
+    /// Changes, removes, duplicates or inserts some bytes of a file, or truncates it.
     fn damage(&mut self, file: &[u8]) -> Vec<u8> {
         const LIKELY: &[u8] = b"\t\n\r\",{}[]0A\xff\xe9 ";
         let mut file = file.to_vec();
@@ -43,8 +43,8 @@ fn lines(file: &[u8]) -> usize {
     file.iter().filter(|&&byte| byte == b'\n').count() + usize::from(file.last().is_some_and(|&byte| byte != b'\n'))
 }
 
-/// Damages a file some times. What `read` takes must have as many examples and remarks as `rows` counts. How many were read,
-/// and how many were refused.
+/// Damages a file several times. Files accepted by `read` must have as many examples and remarks as `rows` counts. Returns
+/// the number of accepted and of rejected files.
 fn damaged(
     numbers: &mut Numbers,
     (file, times): (&Path, usize),

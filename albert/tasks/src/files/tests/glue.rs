@@ -1,4 +1,4 @@
-//! The tasks of GLUE.
+//! Reading the GLUE tasks.
 
 use crate::files::{GlueTask, Label, Purpose, Reader, RemarkKind, Split, TaskError, Text, write_submission};
 
@@ -38,7 +38,7 @@ fn every_published_file_is_read() {
                 assert_eq!(example.second.is_some(), task.is_pair(), "{task} {split}");
                 assert_eq!(example.label.is_some(), split != Split::Test, "{task} {split}");
             }
-            // The task's own folder will do as well.
+            // The task's own folder is also accepted.
             let path = task.path(&folder, split).unwrap();
             assert_eq!(task.path(path.parent().unwrap(), split).unwrap(), path);
         }
@@ -52,7 +52,7 @@ fn columns_and_labels_are_those_of_the_files() {
         task.read(&folder, split).unwrap().nth(index).expect("so many examples").unwrap()
     };
     let class = |index| Some(Label::Class(index));
-    // Quotes are literal, white space stays.
+    // Quotes are literal, white space is kept.
     assert_eq!(
         at(GlueTask::Cola, Split::Train, 2),
         text("2", "\"Who,\" she asked, \"left the gate open?", None, class(1))
@@ -89,7 +89,7 @@ fn short_rows_of_qqp_are_listed() {
 fn byte_order_marks_and_carriage_returns_change_nothing() {
     let plain = "index\tsentence1\tsentence2\tlabel\n7\ta b\tc\tentailment\n8\td\te\tnot_entailment\n";
     assert_alike("dev.tsv", plain, open(GlueTask::Rte, Split::Dev));
-    // CoLA's training file has no header that would take the mark.
+    // CoLA's training file has no header that would contain the mark.
     let (examples, _) = read("train.tsv", "\u{feff}s\t1\t\tA.\r\n", open(GlueTask::Cola, Split::Train)).unwrap();
     assert_eq!(examples, [text("0", "A.", None, Some(Label::Class(1)))]);
 }

@@ -1,4 +1,4 @@
-//! Hostile files: each is read or refused in one sentence, with the line where there is one.
+//! Hostile files: each is read or rejected in one sentence, with the line if there is one.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn texts(name: &str, file: impl AsRef<[u8]>) -> Result<Vec<(String, Option<Label
     }
 }
 
-/// What Python 3.11's `csv.reader` gives for the same bytes; pandas' parser has the same states.
+/// Results of Python 3.11's `csv.reader` for the same bytes; pandas' parser has the same states.
 #[test]
 fn quotes_inside_of_unquoted_values_are_literal() {
     let pos = Some(Label::Class(0));
@@ -70,10 +70,10 @@ fn odd_characters_are_kept_or_refused() {
         assert_eq!(texts(name, file).unwrap(), [("a\0b".to_owned(), pos)], "{name}");
     }
     for (name, file, expected) in [
-        // WTF-8: a lone surrogate as bytes.
+        // A lone surrogate as bytes (WTF-8).
         ("f.tsv", &b"text\tlabel\n\xed\xa0\x80\tpos\n"[..], "f.tsv:2: invalid UTF-8 at byte 1"),
         ("f.csv", b"text,label\n\xed\xa0\x80,pos\n", "f.csv:2: invalid UTF-8 in column 1"),
-        // UTF-16 with its mark.
+        // UTF-16 with its byte-order mark.
         ("f.tsv", b"\xff\xfet\0e\0x\0t\0", "f.tsv:1: no column \"label\"; the file has \"text\""),
         ("f.tsv", b"t\0e\0x\0t\0", "f.tsv: cannot read: it is UTF-32, UTF-16 without a byte-order mark"),
         ("f.tsv", b"\xef\xbb\xbf", "f.tsv: no example"),
@@ -85,12 +85,12 @@ fn odd_characters_are_kept_or_refused() {
         let found = texts(name, file).unwrap_err();
         assert!(found.starts_with(expected), "{file:?}\n gave {found:?}");
     }
-    // Lone surrogates, as Python writes a cut emoji.
+    // Lone surrogates, written by Python for a truncated emoji.
     for (escapes, read) in [("\\ud800", "\u{fffd}"), ("\\udc00\\ud800", "\u{fffd}\u{fffd}")] {
         let file = format!("{{\"text\":\"{escapes}\",\"label\":\"pos\"}}");
         assert_eq!(texts("f.jsonl", file.as_bytes()).unwrap(), [(read.to_owned(), pos)], "{escapes}");
     }
-    // Values of JSON that are no text are read as they are written.
+    // JSON values that are not text are converted to their source text.
     let found =
         texts("f.jsonl", "{\"text\":4.50,\"label\":\"pos\"}\n{\"text\":-3,\"label\":\"neg\",\"text\":true}").unwrap();
     assert_eq!(found.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>(), ["4.5", "true"]);
@@ -144,7 +144,7 @@ fn texts_are_not_taken_for_words() {
         let found = message(read("f.tsv", &file, open), "f.tsv");
         assert!(found.contains(" is not a word") || found.contains("unknown label"), "{file:?}: {found}");
     }
-    // Some words of a corpus have spaces in them.
+    // Some words of a corpus contain spaces.
     assert_eq!(tags("New York\tLOC\nis\tO\nbig\tO\n").unwrap(), ["O", "LOC"]);
     let late = (0..40).map(|at| format!("w{at}\tO\n")).collect::<String>() + &"two words\tO\n".repeat(100);
     assert_eq!(tags(&late).unwrap(), ["O"]);
@@ -165,7 +165,7 @@ fn remarks_without_end_are_counted() {
 
 #[test]
 fn answers_may_overlap_and_start_anywhere() {
-    // Characters of one to four bytes; every start, with a text that is there at one of them alone.
+    // Characters of one to four bytes; every start, with a text that occurs at only one of them.
     let open = |path: &Path| read_squad(path, false, Purpose::Training);
     let question = |answers: &str| format!("{{\"id\":1,\"question\":\"q\",\"answers\":{answers}}}");
     for start in 0..8 {
@@ -180,7 +180,7 @@ fn answers_may_overlap_and_start_anywhere() {
     for (start, expected) in [
         ("1.5", "f.json: question \"1\": invalid type"),
         ("null", "f.json: question \"1\": invalid type"),
-        // Elsewhere: the only question is skipped.
+        // With a wrong position: the only question is skipped.
         ("-1", "f.json: no example"),
         ("\"1\"", "f.json: no example"),
         ("1e3", "f.json: no example"),

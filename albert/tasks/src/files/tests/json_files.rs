@@ -1,4 +1,4 @@
-//! SQuAD, RACE and multiple choice of one's own.
+//! SQuAD, RACE and custom multiple-choice files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn characters_of_answers_become_bytes() {
         assert!(question.passage[*start..].starts_with(text), "{text:?} at {start}");
     }
     assert!(Arc::ptr_eq(&questions[0].passage, &questions[1].passage));
-    // The fourth has an answer that is not there.
+    // The fourth question has an answer that is not in the passage.
     let id = "5733be284776f41900661181".to_owned();
     assert_eq!(remarks.len(), 2);
     let elsewhere = RemarkKind::AnswerElsewhere { id: id.clone(), text: "5 000 $".to_owned(), start: 76 };
@@ -135,7 +135,7 @@ fn race_is_read_in_both_layouts() {
         assert!(Arc::ptr_eq(&examples[0].passage, &examples[1].passage));
         assert_eq!(examples.iter().filter(|e| e.level == Some(Level::High)).count(), 3);
     }
-    // The inner folder will do, and so will one level.
+    // The inner folder is also accepted, and so is one level.
     let reader = read_race(&folder.join("RACE"), Split::Dev, &[Level::High], Purpose::Training).unwrap();
     assert_eq!(reader.count(), 3);
     let reader = read_race(&golden().join("race-all"), Split::Dev, &Level::ALL, Purpose::Training).unwrap();
@@ -143,7 +143,7 @@ fn race_is_read_in_both_layouts() {
     assert_eq!(ids, ["middle2.txt#0", "middle2.txt#1", "middle10.txt#0", "high2.txt#0"]);
 }
 
-/// What reading a folder with one file of RACE says.
+/// Result of reading a folder with one RACE file.
 fn race_of(files: &[(&str, &str)]) -> Result<(usize, Vec<String>), TaskError> {
     let folder = tempfile::tempdir().unwrap();
     let part = folder.path().join("dev/high");

@@ -1,4 +1,4 @@
-//! Readers on files in the published layouts (`tests/golden/tasks`), and on what can be wrong with them.
+//! Readers of files in the published layouts (`tests/golden/tasks`), and of malformed files.
 
 mod damage;
 mod glue;
@@ -16,7 +16,7 @@ fn golden() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/tasks"))
 }
 
-/// All examples and remarks of `text` in a file called `name`, read by `open`.
+/// Reads all examples and remarks of `text` in a file called `name` with `open`.
 fn read<E: Example>(
     name: &str,
     text: impl AsRef<[u8]>,
@@ -28,7 +28,7 @@ fn read<E: Example>(
     open(&path)?.read_all()
 }
 
-/// The message of what must be an error, without the folder.
+/// Message of an expected error, without the folder.
 fn message<T: Debug>(result: Result<T, TaskError>, name: &str) -> String {
     let message = result.expect_err("this must be an error").to_string();
     match message.find(name) {
@@ -37,7 +37,7 @@ fn message<T: Debug>(result: Result<T, TaskError>, name: &str) -> String {
     }
 }
 
-/// Asserts that the file is refused with a message that begins as expected.
+/// Asserts that the file is rejected with a message that begins as expected.
 fn assert_refused<E: Example + Debug>(
     name: &str,
     file: impl AsRef<[u8]> + Debug,
@@ -48,7 +48,7 @@ fn assert_refused<E: Example + Debug>(
     assert!(message.starts_with(expected), "{file:?}\n gave {message:?}\n not {expected:?}");
 }
 
-/// Asserts that a byte-order mark, the line ends of Windows and a last line without an end change nothing.
+/// Asserts that a byte-order mark, Windows line ends and a missing last line end change nothing.
 fn assert_alike<E: Example + Debug + PartialEq>(
     name: &str,
     file: &str,
@@ -65,7 +65,7 @@ fn text(id: &str, first: &str, second: Option<&str>, label: Option<Label>) -> Te
     Text { id: id.to_owned(), first: first.to_owned(), second: second.map(str::to_owned), label }
 }
 
-/// A file of SQuAD with one passage.
+/// A SQuAD file with one passage.
 fn one(context: &str, questions: &str) -> String {
     let context = serde_json::to_string(context).unwrap();
     format!(

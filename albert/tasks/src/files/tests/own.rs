@@ -1,4 +1,4 @@
-//! Files of one's own: texts and pairs in columns, tagged words.
+//! Custom files: texts and pairs in columns, tagged words.
 
 use std::path::Path;
 
