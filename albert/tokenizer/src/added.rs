@@ -1,7 +1,7 @@
 //! Words added to a vocabulary after its training, for unigram models: each is one id wherever it occurs in a text.
 //!
-//! The text between added words is encoded as separate texts, as `transformers` does. Their flags (`single_word`, `lstrip`,
-//! `rstrip`, `normalized`) are those of Hugging Face's library, which finds them here too.
+//! The text between added words is encoded as separate texts, as in `transformers`. Their flags (`single_word`, `lstrip`,
+//! `rstrip`, `normalized`) are those of Hugging Face's library, which is also used to find them here.
 
 use std::ops::Range;
 
@@ -17,15 +17,15 @@ use super::vocabulary::Vocabulary;
 pub(super) struct Added {
     vocabulary: AddedVocabulary,
     normalizer: Option<NormalizerWrapper>,
-    /// Their entries as in a `tokenizer.json`.
+    /// Their entries, as in a `tokenizer.json`.
     pub(super) entries: Vec<Value>,
 }
 
 impl Added {
-    /// Finds the words of `entries` in text. A word with `normalized` is found in any case if `lowercase`.
+    /// Prepares the search for the words of `entries`. A word with `normalized` matches any case if `lowercase`.
     ///
     /// # Errors
-    /// An entry lacks a key, or its id does not follow the ids before it.
+    /// An entry lacks a key, or its id is not the next one.
     pub(super) fn new(mut entries: Vec<Value>, vocabulary: &Vocabulary, lowercase: bool) -> Result<Self, String> {
         let known = (0u32..).zip(&vocabulary.pieces).map(|(id, piece)| (piece.text.clone(), id)).collect();
         let unknown = vocabulary.pieces[vocabulary.specials.unk as usize].text.clone();
@@ -44,7 +44,7 @@ impl Added {
         Ok(Self { vocabulary: found, normalizer, entries })
     }
 
-    /// The parts of `text` in order: its bytes, and the id if it is an added word.
+    /// Splits `text` into parts in order: the bytes of each, and its id if it is an added word.
     pub(super) fn split(&self, text: &str) -> Vec<(Range<usize>, Option<u32>)> {
         let parts = self.vocabulary.extract_and_normalize(self.normalizer.as_ref(), text);
         let parts = parts.get_splits(OffsetReferential::Original, OffsetType::Byte);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Without them a file of a few kilobytes exhausts memory: 40 replacements of one letter by two grow a text by 2^40. Real
-//! files stay far below: NFKD, the worst normal form, makes 11 bytes of one.
+//! files are far below: NFKD, the worst normal form, makes 11 bytes of one.
 
 use std::cell::RefCell;
 
@@ -30,16 +30,16 @@ use super::vocabulary::LONGEST_PIECE;
 const GROWTH: usize = 16;
 /// Additional bytes.
 const ADDITIONAL: usize = 4096;
-/// Bytes of a node of the library's trie: a hash map and its first table.
+/// Bytes per node of the library's trie: a hash map and its first table.
 const TRIE_NODE: usize = 320;
 
-/// A normalizer that fails when a step exceeds the bound on its output.
+/// A normalizer that fails if a step exceeds the bound on its output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Limited(NormalizerWrapper);
 
 impl Limited {
-    /// Lower case, then the steps of `own`.
+    /// Lower case, followed by the steps of `own`.
     pub(super) fn lowercase_before(own: Option<Self>) -> Self {
         let steps = [Some(NormalizerWrapper::Lowercase(Lowercase)), own.map(|own| own.0)];
         Self(NormalizerWrapper::Sequence(Sequence::new(steps.into_iter().flatten().collect())))
@@ -72,7 +72,7 @@ fn run(step: &NormalizerWrapper, text: &mut NormalizedString, limit: usize) -> t
     if let NormalizerWrapper::Sequence(steps) = step {
         return steps.as_ref().iter().try_for_each(|step| run(step, text, limit));
     }
-    // Before the step if it can multiply the text; after it for all others, which make at most 64 bytes of one.
+    // Before the step if it can multiply the text, otherwise after it: all other steps make at most 64 bytes of one.
     let length = text.get().len();
     let grown = match step {
         NormalizerWrapper::Prepend(step) => length.saturating_add(step.prepend.len()),
@@ -98,7 +98,7 @@ fn run(step: &NormalizerWrapper, text: &mut NormalizedString, limit: usize) -> t
     Ok(())
 }
 
-/// Occurrences of the pattern of a replacement in `text`.
+/// Number of matches in `text` for the pattern of a replacement.
 fn matches(step: &tokenizers::normalizers::Replace, text: &str) -> tokenizers::Result<usize> {
     let pattern = &serde_json::to_value(step)?["pattern"];
     if let Some(plain) = pattern["String"].as_str().filter(|plain| !plain.is_empty()) {
@@ -111,7 +111,7 @@ fn matches(step: &tokenizers::normalizers::Replace, text: &str) -> tokenizers::R
 /// Checks a `tokenizer.json` of `bytes` bytes before the library reads it.
 ///
 /// # Errors
-/// The part of the file that exceeds its bound.
+/// The file exceeds a bound; the message names the part.
 pub(super) fn check_pipeline(root: &Value, bytes: usize) -> Result<(), String> {
     check_normalizer(&root["normalizer"])?;
     let is_byte_level = |step: &&Value| step["type"] == "ByteLevel" || step.get("trim_offsets").is_some();
@@ -133,12 +133,12 @@ pub(super) fn check_pipeline(root: &Value, bytes: usize) -> Result<(), String> {
     check_model(&root["model"], bytes)
 }
 
-/// The steps of a part of the pipeline; sequences list theirs under `key`.
+/// Steps of a part of the pipeline; sequences list theirs under `key`.
 ///
 /// The library resolves an unknown `type`, and any post-processor, by its fields; so do the checks.
 fn steps<'v>(part: &'v Value, key: &'static str) -> Box<dyn Iterator<Item = &'v Value> + 'v> {
     match part[key].as_array() {
-        // `check_json` bounds the nesting.
+        // `check_json` limits the nesting.
         Some(list) => Box::new(list.iter().flat_map(move |step| steps(step, key))),
         None => Box::new(std::iter::once(part)),
     }
@@ -164,7 +164,7 @@ fn check_post_processor(part: &Value) -> Result<(), String> {
             let template = step[key].as_array().map_or(&[][..], Vec::as_slice);
             let count = |id: &str| template.iter().filter(|piece| piece["Sequence"]["id"] == *id).count();
             most = most.max(count("A")).max(count("B"));
-            // The library indexes both unchecked.
+            // The library indexes both without checks.
             if key == "single" && count("B") > 0 {
                 return Err("post_processor: the template `single` contains sequence B; expected A alone".to_owned());
             }
@@ -224,7 +224,7 @@ fn check_model(model: &Value, bytes: usize) -> Result<(), String> {
         _ => return Ok(()),
     };
     check_lengths("piece", &pieces)?;
-    // Other models use a hash table.
+    // All other models use a hash table.
     if model["vocab"].is_array() { check_trie("model.vocab", &mut pieces, bytes) } else { Ok(()) }
 }
 

@@ -4,22 +4,22 @@
 //! "  Hello,\tﬁne  Ångström "  ->  "hello, fine angstrom"
 //! ```
 //!
-//! Per character, in this order (Google's `preprocess_text`, then what SentencePiece's `nmt_nfkc` rules add):
+//! Per character, in this order (Google's `preprocess_text`, then the additional `nmt_nfkc` rules of SentencePiece):
 //! 1. white space and invisible separators (zero-width space, byte order mark, U+FFFD, U+2581) become a space; runs become
 //!    one space; leading and trailing spaces are dropped;
 //! 2. control characters are dropped;
 //! 3. with [`Cleaning::strip_accents`]: NFKD, and every character with a non-zero canonical combining class is dropped;
 //!    without: NFKC, so that equivalent characters have one spelling;
-//! 4. with [`Cleaning::lowercase`]: lower case, by Unicode's full mapping. A capital sigma becomes `ς` or `σ` by its
-//!    neighbors after step 3, as if steps 1 and 2 came last: the result is that of Python's `str.lower`.
+//! 4. with [`Cleaning::lowercase`]: lower case, by Unicode's full mapping. A capital sigma becomes `ς` or `σ` depending on its neighbors
+//! after step 3, as if steps 1 and 2 came last, so that the result equals Python's `str.lower`.
 //!
-//! These are the rules of [`Normalization::Released`], which `transformers` cannot reproduce for every script. The rules of
-//! the other forms are exactly those of the normalizer steps in `tokenizer.json` (`file.rs`): control characters are dropped
-//! first; marks of direction become spaces; U+200C, the zero-width non-joiner of Persian and Indic words, is kept; stripping drops all marks (Unicode category M)
-//! of the decomposed text and composes the rest; a capital sigma between a letter or mark and none becomes `ς`.
+//! These are the rules of [`Normalization::Released`], which `transformers` cannot reproduce for every script. The rules of all other
+//! forms are exactly those of the normalizer steps in `tokenizer.json` (`file.rs`): control characters are dropped first; marks of
+//! direction become spaces; U+200C, the zero-width non-joiner of Persian and Indic words, is kept; stripping drops all marks (Unicode
+//! category M) of the decomposed text and composes the rest; a capital sigma becomes `ς` after a letter or mark if none follows.
 //!
-//! Dropping all combining characters makes NFKD's reordering unobservable, so each character is decomposed alone, and each
-//! cleaned byte has its source bytes. ASCII takes one table look-up a byte.
+//! Dropping all combining characters makes NFKD's reordering unobservable, so each character is decomposed separately, and
+//! each cleaned byte has its source bytes. ASCII costs one table look-up a byte.
 //!
 //! Source: the released ALBERT `tokenization.py`; Unicode Standard Annex 15 for the stable boundaries used by NFKC.
 //! Limits: the source offsets of NFKC text are those of whole composition segments.
@@ -30,7 +30,7 @@ use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::{canonical_combining_class, decompose_compatible, is_combining_mark};
 use unicode_normalization::{IsNormalized, is_nfc_quick, is_nfkc_quick};
 
-/// Unicode normalization form, and the rules that go with it.
+/// Unicode normalization form, with its cleaning rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Normalization {
@@ -41,7 +41,7 @@ pub enum Normalization {
     Nfkc,
     /// NFC: equivalent spellings become one, compatibility forms are kept.
     Nfc,
-    /// The characters as they are.
+    /// Characters are unchanged.
     None,
 }
 
@@ -115,9 +115,9 @@ static ASCII_KEEP: [u8; 128] = ascii_table(false);
 
 /// Receiver of cleaned characters: words for the encoder, without source positions, or [`Cleaned`].
 trait Sink {
-    /// The next bytes of a word, from source bytes `start..end`.
+    /// Appends the next bytes of a word, from source bytes `start..end`.
     fn push(&mut self, bytes: &[u8], start: usize, end: usize);
-    /// End of a word, which is not empty.
+    /// Ends a word, which is not empty.
     fn end_word(&mut self);
 }
 
@@ -166,7 +166,7 @@ impl Sink for WithSource {
 }
 
 impl Cleaning {
-    /// Checks the combination.
+    /// Checks the combination of settings.
     ///
     /// # Errors
     /// [`TokenizerError::Setting`]: accents can be stripped from decomposed text only.
@@ -196,7 +196,7 @@ impl Cleaning {
     pub(super) fn is_space(self, c: char) -> bool {
         match self.normalization {
             Normalization::Released => is_space(c),
-            // With the released rules U+200E and U+200F are the only marks of direction that do.
+            // In the released rules, U+200E and U+200F are the only marks of direction that become spaces.
             _ => {
                 c != NON_JOINER && is_space(c)
                     || matches!(c, '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -212,7 +212,7 @@ impl Cleaning {
         Cleaned { text, source: sink.source }
     }
 
-    /// Calls `each` with every cleaned word of `text`, in order, as a space and the bytes of the word. `word` is scratch.
+    /// Calls `each` with every cleaned word of `text`, in order, as a space and the bytes of the word. `word` is a scratch buffer.
     pub(super) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
         word.clear();
         word.push(b' ');
@@ -227,7 +227,7 @@ impl Cleaning {
         let mut at = 0;
         while at < bytes.len() {
             let byte = bytes[at];
-            // Composition can include a preceding ASCII letter, so it takes the slow path before non-ASCII bytes.
+            // Composition can include a preceding ASCII letter, so the slow path handles a letter before non-ASCII bytes.
             let alone = self.strip_accents || self.next_byte(&bytes[at + 1..]).is_none_or(u8::is_ascii);
             if byte < 128 && alone {
                 let class = table[byte as usize];
@@ -356,7 +356,7 @@ pub(super) fn lower_sigmas(
     let is_cased = |characters: &mut dyn Iterator<Item = char>| {
         characters.map(Casing::of).find(|&casing| casing != Casing::Ignorable) == Some(Casing::Cased)
     };
-    // Outside `range` the text is not decomposed; canonical equivalents have one casing, so their order does not matter.
+    // Outside `range` the text is not decomposed; canonical equivalents have the same casing, so their order does not matter.
     let decomposed = |c: char| {
         let mut out = Vec::new();
         decompose_compatible(c, |d| {
@@ -379,8 +379,8 @@ pub(super) fn lower_sigmas(
     }
 }
 
-/// [`lower_sigmas`] with a rule that a regular expression of `tokenizer.json` expresses: `ς` after a letter or mark and not
-/// before one. `before` is the text before the characters, which are a whole word or its rest after ASCII.
+/// As [`lower_sigmas`], with the rule of a regular expression in `tokenizer.json`: `ς` after a letter or mark and not
+/// before one. `before` is the text before the characters, which are a whole word or the rest of one after ASCII.
 fn lower_sigmas_alone(characters: &mut [(char, usize, usize)], before: &str) {
     let is_letter = |c: char| c.is_alphabetic() || is_combining_mark(c);
     let mut after_letter = before.chars().rev().find(|&c| !is_dropped(c)).is_some_and(is_letter);
@@ -396,7 +396,7 @@ fn lower_sigmas_alone(characters: &mut [(char, usize, usize)], before: &str) {
 }
 
 impl Cleaning {
-    /// Normal form of one word, by segments: a segment ends before a character that never composes with a preceding one.
+    /// Normalizes one word by segments: a segment ends before a character that never composes with a preceding one.
     fn normalize(self, word: &str, from: usize, out: &mut Vec<(char, usize, usize)>) {
         let is_boundary = |c: char| {
             let quick = match self.normalization {

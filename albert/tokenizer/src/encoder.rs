@@ -2,15 +2,15 @@
 //!
 //! Words of a text repeat, so [`Encoder`] caches the pieces of words in a direct-mapped table, and most words cost one
 //! look-up. In SentencePiece models the pieces of a word can depend, through rounding, on the preceding text; an entry is
-//! valid up to a sum (`lattice.rs`), and beyond it the word is searched again. Nothing is allocated once the buffers have the
-//! size of the longest word.
+//! valid up to a sum (`lattice.rs`); beyond it the search is repeated. Nothing is allocated once the buffers have the size of
+//! the longest word.
 
 use super::unigram::{Scratch, append};
 use super::{Model, Tokenizer, TokenizerError};
 
 /// Encoder of many texts on one thread, with a word cache of at most 6 MB.
 ///
-/// Results are those of [`Tokenizer::encode`].
+/// Results equal those of [`Tokenizer::encode`].
 pub struct Encoder<'t> {
     tokenizer: &'t Tokenizer,
     scratch: Scratch,
@@ -86,7 +86,7 @@ impl Cache {
         Self { slots: vec![Slot::default(); Self::SLOTS], bytes: Vec::new(), ids: Vec::new() }
     }
 
-    /// Multiply and fold, eight bytes at a time. Results do not depend on it.
+    /// Multiply and fold, eight bytes at a time. The encoding does not depend on it.
     #[inline]
     fn hash(word: &[u8]) -> u64 {
         const K: u64 = 0x9e37_79b9_7f4a_7c15;

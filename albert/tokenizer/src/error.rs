@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-/// An error of loading, building, training or running a tokenizer.
+/// Error of loading, building, training or running a tokenizer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
@@ -18,7 +18,7 @@ pub enum TokenizerError {
     /// A third-party tokenizer failed.
     #[error("the tokenizer cannot {action} {bytes} bytes: {reason}")]
     Pipeline {
-        /// The action.
+        /// Name of the failed action.
         action: &'static str,
         /// Size of the input.
         bytes: usize,
@@ -38,28 +38,28 @@ pub enum TokenizerError {
         "the tokenizer has {pieces} pieces and the model {model}; use the tokenizer that the model was trained with"
     )]
     VocabularySize {
-        /// Pieces of the tokenizer.
+        /// Number of pieces of the tokenizer.
         pieces: usize,
-        /// V of the model.
+        /// Vocabulary size V of the model.
         model: usize,
     },
-    /// An id outside the vocabulary.
+    /// An id is outside the vocabulary.
     #[error("id {id} is not in the vocabulary; its ids are 0 to {last}")]
     Id {
-        /// Id.
+        /// Invalid id.
         id: u32,
-        /// Last id.
+        /// Last valid id.
         last: usize,
     },
-    /// Pieces that are not a vocabulary: no unknown piece, a duplicate, a piece that spans two words, ...
+    /// The pieces are not a valid vocabulary: no unknown piece, a duplicate, a piece that spans two words, ...
     #[error("vocabulary: {0}")]
     Vocabulary(String),
-    /// A setting of the trainer out of range.
+    /// A setting of the trainer is out of range.
     #[error("tokenizer setting {name} = {value}: {expected}")]
     Setting {
         /// Name in [`super::TrainerConfig`].
         name: &'static str,
-        /// Value.
+        /// Value of the setting.
         value: String,
         /// Allowed values.
         expected: &'static str,
@@ -69,9 +69,9 @@ pub enum TokenizerError {
         "no text to train a vocabulary on: {lines} lines read, {skipped} of them longer than {limit} bytes and skipped"
     )]
     NoText {
-        /// Lines read.
+        /// Number of lines read.
         lines: u64,
-        /// Lines skipped for their length.
+        /// Number of lines skipped for their length.
         skipped: u64,
         /// [`super::TrainerConfig::max_line_bytes`].
         limit: usize,
@@ -81,7 +81,7 @@ pub enum TokenizerError {
     TooManyPieces {
         /// Requested size.
         asked: usize,
-        /// The largest size for this text and these settings.
+        /// Maximum size for this text and these settings.
         most: usize,
     },
     /// The vocabulary size is too small for the special pieces and the required characters.
@@ -92,13 +92,13 @@ pub enum TokenizerError {
     TooFewPieces {
         /// Requested size.
         asked: usize,
-        /// Control, unknown and user-defined pieces.
+        /// Number of control, unknown and user-defined pieces.
         special: usize,
-        /// Required characters.
+        /// Number of required characters.
         characters: usize,
         /// [`super::TrainerConfig::character_coverage`].
         coverage: f64,
-        /// The smallest possible size.
+        /// Minimum size.
         least: usize,
     },
 }

@@ -1,20 +1,20 @@
 //! `tokenizer.json` in the layout of Hugging Face's fast tokenizers.
 //!
 //! ```text
-//! added_tokens    <pad> <unk> [CLS] [SEP] [MASK], special, not normalized; [MASK] takes the space before it
+//! added_tokens    <pad> <unk> [CLS] [SEP] [MASK], special, not normalized; [MASK] includes the space before it
 //! normalizer      Sequence: drop control characters, NFKD + StripAccents (or NFKC), Lowercase, spaces, Strip
-//! pre_tokenizer   Metaspace, mark before the first word too, split
+//! pre_tokenizer   Metaspace, mark also before the first word, split
 //! post_processor  [CLS] A [SEP] and [CLS] A [SEP] B [SEP]
 //! model           Unigram: vocab = [[piece, score], ...], score 0 = special or user-defined
 //! ```
 //!
 //! Cleaning is read back from the normalizer list, kinds from `added_tokens`, `unk_id` and the scores. Files with another
-//! normalizer are third-party files, which Hugging Face's library runs (`hugging_face.rs`).
+//! normalizer are third-party files and run by Hugging Face's library (`hugging_face.rs`).
 //!
-//! Differences that the layout cannot express: with [`Normalization::Released`], Hugging Face's StripAccents drops all marks,
-//! ours (as released) those with a non-zero combining class, and its Lowercase has no final sigma. It also encodes special
-//! pieces typed in text as special. Here they are text in all files that this crate writes, including those converted from a `spiece.model`
-//! ([`Tokenizer::encode_with_specials`] encodes them as special).
+//! Differences that the layout cannot express: with [`Normalization::Released`], Hugging Face's StripAccents drops all marks, ours
+//! (as released) only those with a non-zero combining class, and its Lowercase has no final sigma. It also encodes special pieces
+//! typed in text as special. This crate treats them as text for all files that it writes, including those converted from a
+//! `spiece.model` ([`Tokenizer::encode_with_specials`] encodes them as special).
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -33,7 +33,7 @@ const CONTROLS: &str = "[\u{0}-\u{8}\u{e}-\u{1b}\u{7f}\u{8f}\u{9f}]";
 /// White space and its substitutes, as a character class.
 const SPACES: &str = "[\\s\u{1c}-\u{1f}\u{85}\u{200b}\u{200c}\u{200e}\u{200f}\u{2581}\u{feff}\u{fffd}]+";
 
-/// Marks of direction, which become spaces instead of the non-joiner unless the rules are the released ones.
+/// Marks of direction, which become spaces instead of the non-joiner except in the released rules.
 const DIRECTIONS: &str = "\u{61c}\u{202a}-\u{202e}\u{2066}-\u{2069}";
 /// A capital sigma at the end of a word (`clean.rs`).
 const FINAL_SIGMA: &str = r"(?<=[\p{Alphabetic}\p{M}])Σ(?![\p{Alphabetic}\p{M}])";
@@ -87,7 +87,7 @@ pub(super) fn added_token(id: &Value, content: &str, lstrip: bool) -> Value {
            "special": true})
 }
 
-/// The post-processor of `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+/// Post-processor for `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
 pub(super) fn template([(cls, cls_id), (sep, sep_id)]: [(&str, Value); 2]) -> Value {
     let special = |text: &str, segment: u32| json!({"SpecialToken": {"id": text, "type_id": segment}});
     let sequence = |name: &str, segment: u32| json!({"Sequence": {"id": name, "type_id": segment}});
@@ -100,7 +100,7 @@ pub(super) fn template([(cls, cls_id), (sep, sep_id)]: [(&str, Value); 2]) -> Va
     })
 }
 
-/// All keys but the model.
+/// All keys except the model.
 fn frame(normalizers: Vec<Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
     let SpecialIds { pad, unk, cls, sep, mask } = tokenizer.specials();
     let special = [pad, unk, cls, sep, mask].map(|id| added_token(&json!(id), tokenizer.piece(id), id == mask));
@@ -122,9 +122,9 @@ fn frame(normalizers: Vec<Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
 }
 
 impl Tokenizer {
-    /// The content of `tokenizer.json`, which `transformers` loads; equal tokenizers have equal bytes.
+    /// Content of `tokenizer.json`, which `transformers` can load; equal tokenizers have equal bytes.
     ///
-    /// A `spiece.model` is approximated: pieces under the digit-comma rule lose 100 of their score instead of being cut.
+    /// A `spiece.model` is approximated: pieces under the digit-comma rule have a score lower by 100 instead of being split.
     ///
     /// # Errors
     /// [`TokenizerError::Pipeline`] if a third-party tokenizer cannot be written.
@@ -164,8 +164,8 @@ impl Tokenizer {
         Ok(text)
     }
 
-    /// The content of a `tokenizer_config.json` beside [`Self::to_json`]: it names the special pieces and the inputs of the
-    /// model, and prevents `transformers` 5 from replacing the pipeline of the file.
+    /// Content of a `tokenizer_config.json` to accompany [`Self::to_json`]: it names the special pieces and the inputs of
+    /// the model, and prevents `transformers` 5 from replacing the pipeline of the file.
     pub fn to_config_json(&self) -> String {
         let SpecialIds { pad, unk, cls, sep, mask } = self.specials();
         let mut config = json!({
@@ -191,19 +191,19 @@ impl Tokenizer {
         }
         let cleaning = self.cleaning().filter(|&cleaning| self.is_from_spiece() || cleaning != Cleaning::default());
         if self.is_from_spiece() {
-            // For this program: the file with the rules.
+            // For this program: the file that defines the ids.
             config["ids_by"] = "spiece.model".into();
         }
         if let Some(Cleaning { lowercase, strip_accents, .. }) = cleaning {
-            // The preprocessing of a spiece.model; for readers of this file, that of the tokenizer.json.
+            // The preprocessing of the spiece.model or, for programs that read these keys, of the tokenizer.json.
             config["do_lower_case"] = lowercase.into();
             config["keep_accents"] = (!strip_accents).into();
         }
         format!("{config:#}\n")
     }
 
-    /// The tokenizer files of a model folder, by name and content: [`Self::to_json`], [`Self::to_config_json`] and, for a
-    /// tokenizer that was read from one, the `spiece.model`. [`Self::load`] of the folder gives the same ids.
+    /// The tokenizer files of a model folder, by name and content: [`Self::to_json`], [`Self::to_config_json`] and, for a tokenizer that
+    /// was read from one, the `spiece.model`. Loading the folder with [`Self::load`] reproduces the same ids.
     ///
     /// # Errors
     /// As [`Self::to_json`].
@@ -248,7 +248,7 @@ impl Tokenizer {
         Self::from_json_with(text, path, &Settings::default())
     }
 
-    /// As [`Self::from_json`]; the settings of the folder override a third-party file.
+    /// As [`Self::from_json`]; the settings of the folder override those of a third-party file.
     pub(super) fn from_json_with(text: &str, path: &Path, settings: &Settings) -> Result<Self, TokenizerError> {
         limits::check_json(text.as_bytes()).map_err(TokenizerError::json(path))?;
         let mut root: Value = serde_json::from_str(text).map_err(TokenizerError::json(path))?;
@@ -265,7 +265,7 @@ impl Tokenizer {
     }
 }
 
-/// The cleaning of the normalizer list, if it is one of ours; a file with another post-processor is not ours.
+/// Cleaning settings of the normalizer list, if it is one of ours; a file with another post-processor is not ours.
 fn own_cleaning(root: &Value) -> Option<Cleaning> {
     let ids = &root["post_processor"]["special_tokens"];
     let own = template(["[CLS]", "[SEP]"].map(|piece| (piece, ids[piece]["ids"][0].clone())));
@@ -347,7 +347,7 @@ impl Reader<'_> {
         Ok(pieces)
     }
 
-    /// Gives the added tokens that are special the kind control.
+    /// Sets the kind of special added tokens to control.
     fn mark_controls(&self, root: &Value, unk_id: u64, pieces: &mut [Piece]) -> Result<(), TokenizerError> {
         let added = root.get("added_tokens").unwrap_or(&Value::Null);
         let Some(tokens) = added.as_array() else {

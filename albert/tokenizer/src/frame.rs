@@ -6,7 +6,7 @@
 //! none            A                  A B                         segment 1 from B on
 //! ```
 //!
-//! A third-party `tokenizer.json` defines its own in `post_processor`; the library runs it once on two marks.
+//! A third-party `tokenizer.json` defines its frame in `post_processor`; the library runs it once on two marker pieces.
 
 /// Special pieces that the model expects around its texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+    /// Frame `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
     pub fn of_bert(cls: u32, sep: u32) -> Self {
         Self { single: [vec![cls], vec![sep]], pair: [vec![cls], vec![sep], vec![sep]], has_segments: true }
     }
 
-    /// The frame of a post-processor, from its ids and segments for one text and for a pair whose pieces are `marks`.
+    /// Frame of a post-processor, from its ids and segments for one text and for a pair whose pieces are `marks`.
     ///
     /// # Errors
     /// The pieces or segments do not have the form above.
@@ -56,12 +56,12 @@ impl Frame {
         self.pair.iter().map(Vec::len).sum()
     }
 
-    /// The sequence of one text.
+    /// Sequence of one text.
     pub fn one(&self, text: &[u32]) -> Vec<u32> {
         [&self.single[0], text, &self.single[1]].concat()
     }
 
-    /// The sequence of a pair, and the index of its first token in segment 1.
+    /// Sequence of a pair, and the index of its first token in segment 1.
     pub fn two(&self, first: &[u32], second: &[u32]) -> (Vec<u32>, usize) {
         let [before, between, after] = &self.pair;
         let ids = [before, first, between, second, after].concat();

@@ -1,9 +1,9 @@
 //! Third-party tokenizers, run by Hugging Face's `tokenizers` library.
 //!
-//! A `tokenizer.json` describes any pipeline (BERT's WordPiece, byte-level BPE, ALBERT as `transformers` converts it). The
+//! A `tokenizer.json` describes any pipeline (BERT's WordPiece, byte-level BPE, ALBERT as converted by `transformers`). The
 //! library that defines the format runs it, so ids are those of the fast tokenizers. A BERT `vocab.txt` becomes such a
 //! pipeline: clean, separate CJK characters, optionally lower-case and strip accents, split at white space and punctuation,
-//! then longest piece first; words over 100 characters are unknown.
+//! then match the longest piece first; words over 100 characters are unknown.
 //!
 //! Truncation and padding of the pipeline are disabled, as in `transformers`. Special pieces typed in text are special, except
 //! in files that this crate wrote (`file.rs`).
@@ -41,7 +41,7 @@ impl Default for WordPiece {
     }
 }
 
-/// A pipeline of the library whose normalizer is bounded.
+/// A pipeline of the library with a bounded normalizer.
 type Pipeline = TokenizerImpl<ModelWrapper, Limited, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
 /// A pipeline of the library.
@@ -52,18 +52,18 @@ pub(super) struct HuggingFace {
     pub(super) specials_are_text: bool,
 }
 
-/// Most ids for each piece: a table by id must stay in proportion to the file.
+/// Maximum number of ids per piece: a table by id must be in proportion to the file.
 const SPARSE: usize = 16;
 
 impl Tokenizer {
-    /// A pipeline from the text of a `tokenizer.json` and its parsed value; `names` are those of special pieces.
+    /// Creates a pipeline from the text of a `tokenizer.json` and its parsed value; `names` are those of special pieces.
     pub(super) fn from_pipeline(text: &str, root: Value, names: &Names, path: &Path) -> Result<Self, TokenizerError> {
         let file = TokenizerError::file(path);
         let refuse =
             |reason: String| file(format!("not a tokenizer.json that Hugging Face's tokenizers can read ({reason})"));
         check_pipeline(&root, text.len()).map_err(refuse)?;
         let specials_are_text = is_written_from_spiece(&root);
-        // Before the library allocates its own tree.
+        // Free it before the library allocates its own tree.
         drop(root);
         let mut pipeline: Pipeline = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
         let cuts_left = pipeline.get_truncation().is_some_and(|how| how.direction == TruncationDirection::Left);
@@ -81,7 +81,7 @@ impl Tokenizer {
         for (text, id) in by_text {
             let (token, piece) = (added.get(&id), &mut pieces[id as usize]);
             let kind = if token.is_some_and(|token| token.special) { PieceKind::Control } else { PieceKind::Normal };
-            // Of texts with the same id, in any order: the added word, or the last one of the alphabet.
+            // Of texts with the same id, in any order, keep the added word, or the last one of the alphabet.
             if token.map_or(piece.text <= text, |token| token.content == text) {
                 *piece = Piece::new(text, 0.0, kind);
             }
@@ -95,10 +95,10 @@ impl Tokenizer {
         Ok(Self { frame, cuts_left, ..Self::new(vocabulary, model) })
     }
 
-    /// Reads the content of a BERT `vocab.txt`, a piece a line; `path` is for messages.
+    /// Reads the content of a BERT `vocab.txt`, one piece per line; `path` is for messages.
     ///
     /// # Errors
-    /// If a special piece is missing.
+    /// A special piece is missing.
     pub fn from_wordpiece(vocab: &str, how: WordPiece, path: &Path) -> Result<Self, TokenizerError> {
         Self::wordpiece(vocab, how, &Settings::default(), path)
     }
@@ -119,7 +119,7 @@ impl Tokenizer {
             replaced.extend(ids.insert(piece.to_owned(), json!(count)));
             count += 1;
         }
-        // The library numbers added words from the number of pieces on; cleaned text has no NUL.
+        // The library numbers added words starting at the number of pieces; cleaned text has no NUL.
         ids.extend(replaced.into_iter().map(|id| (format!("\0{id}"), id)));
         let mut special_ids = Vec::new();
         for (usual, given) in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"].into_iter().zip(&settings.names) {
@@ -149,7 +149,7 @@ fn frame_of(pipeline: &Pipeline) -> Result<Frame, String> {
     Frame::of_marks(MARKS, (one.get_ids(), one.get_type_ids()), (two.get_ids(), two.get_type_ids()))
 }
 
-/// The pipeline of `BertTokenizerFast`.
+/// Pipeline of `BertTokenizerFast`.
 fn wordpiece_pipeline(ids: Map<String, Value>, special_ids: &[(&str, Value)], how: WordPiece) -> Value {
     let added: Vec<Value> = special_ids.iter().map(|(text, id)| added_token(id, text, false)).collect();
     json!({
@@ -168,7 +168,7 @@ fn wordpiece_pipeline(ids: Map<String, Value>, special_ids: &[(&str, Value)], ho
 }
 
 impl WordPiece {
-    /// The settings of a folder; the usual ones where it says nothing.
+    /// Settings of a folder, with the usual defaults.
     fn of_folder(settings: &Settings) -> Self {
         let usual = Self::default();
         Self {
@@ -188,7 +188,7 @@ impl HuggingFace {
         Ok(())
     }
 
-    /// The ids of `text` without those that the post-processor adds.
+    /// Ids of `text`, without those that the post-processor adds.
     pub(super) fn encode(&self, text: &str) -> Result<Encoding, TokenizerError> {
         let encoding = watched(|| self.pipeline.encode(text, false)).map_err(failed("encode", text.len()))?;
         Ok(Encoding { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
@@ -198,13 +198,13 @@ impl HuggingFace {
         self.pipeline.decode(ids, true).map_err(failed("decode", size_of_val(ids)))
     }
 
-    /// The pipeline as a `tokenizer.json`.
+    /// Serializes the pipeline as a `tokenizer.json`.
     pub(super) fn to_json(&self) -> Result<String, TokenizerError> {
         self.pipeline.to_string(true).map_err(failed("write as JSON", 0))
     }
 }
 
-/// Wraps an error of the library in `action` on so many bytes.
+/// Wraps an error of the library in `action` on an input of `bytes` bytes.
 fn failed(action: &'static str, bytes: usize) -> impl FnOnce(tokenizers::Error) -> TokenizerError {
     move |error| TokenizerError::Pipeline { action, bytes, reason: error.to_string() }
 }

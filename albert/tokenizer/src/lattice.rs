@@ -8,14 +8,14 @@
 //! starts from left to right, ends from short to long. Consecutive unknown pieces become one or, with byte fallback, the
 //! bytes of their characters.
 //!
-//! Two arithmetics. Our vocabularies sum in f64, word by word from 0. SentencePiece keeps the best sum up to each byte of the
-//! *whole text* in f32 and compares an f64 sum with it; rounding decides near ties, so [`Arithmetic::Single`] does the same,
-//! and the search of a word starts from the sum of the preceding text (`base`).
+//! There are two kinds of arithmetic. Our vocabularies sum in f64, word by word from 0. SentencePiece stores the best sum up
+//! to each byte of the *whole text* in f32 and compares an f64 sum with it; rounding decides near ties, so
+//! [`Arithmetic::Single`] does the same, and the search of a word starts from the sum of the preceding text (`base`).
 //!
 //! To make words cacheable, [`Lattice::segment_anywhere`] searches once in f64 from 0 and records the smallest difference
 //! `gap` between two compared sums. Rounding changes a sum by at most half a unit in the last place a piece, which is less
 //! than `n · x · 2^-24` over n pieces if no sum exceeds x. While twice that is below the gap, every comparison has the result
-//! of exact arithmetic for any base: the pieces are those of the search from `base`
+//! of exact arithmetic for any base, so the pieces equal those of the search from `base`
 //! (`tests::remembered_words_are_those_of_the_search_from_any_base`).
 //!
 //! Cost: O(bytes x longest piece) trie steps. Source: Kudo, "Subword Regularization", 2018; Viterbi 1967.
@@ -24,7 +24,7 @@ use super::trie::Trie;
 use super::vocabulary::{Piece, PieceKind, Vocabulary};
 use super::{TokenizerError, WORD_MARK};
 
-/// Score of an unknown character below that of the worst piece.
+/// Difference between the score of the worst piece and that of an unknown character.
 pub(super) const UNKNOWN_PENALTY: f64 = 10.0;
 
 /// Arithmetic of score sums.
@@ -32,11 +32,11 @@ pub(super) const UNKNOWN_PENALTY: f64 = 10.0;
 pub(super) enum Arithmetic {
     /// f64, user-defined symbols at 0: our vocabularies.
     Double,
-    /// SentencePiece's: f32, user-defined symbols at -0.1.
+    /// f32, user-defined symbols at -0.1: SentencePiece models.
     Single,
 }
 
-/// The best segmentation up to one byte.
+/// Best segmentation up to one byte.
 #[derive(Clone, Copy)]
 pub(super) struct Cell {
     score: f64,
@@ -53,7 +53,7 @@ pub(super) struct Step {
     pub(super) end: u32,
 }
 
-/// Pieces in searchable form.
+/// Pieces, prepared for the search.
 #[derive(Debug, Clone)]
 pub(super) struct Lattice {
     arithmetic: Arithmetic,
@@ -61,7 +61,7 @@ pub(super) struct Lattice {
     unknown: u32,
     unknown_score: f64,
     trie: Trie,
-    /// Byte fallback: the piece of every byte.
+    /// Pieces of every byte, for byte fallback.
     bytes: Option<Box<[u32; 256]>>,
 }
 
@@ -75,10 +75,10 @@ pub(super) fn character_len(lead: u8) -> usize {
     }
 }
 
-/// The trie of the pieces that the search produces. In its keys the word mark is a space, as in cleaned text.
+/// Trie of the pieces that the search may return. In its keys the word mark is a space, as in cleaned text.
 fn trie_of(vocabulary: &Vocabulary) -> Trie {
     let Vocabulary { pieces, by_text, spans_words, .. } = vocabulary;
-    // Ids in the order of their keys, unless a mark is inside a piece.
+    // Ids in the order of their keys, unless a piece contains a mark.
     let before = |text: &str| by_text.partition_point(|&id| pieces[id as usize].text.as_str() < text);
     let [space, mark, other] = [" ", "▁", "\u{2582}"].map(before);
     let sorted = [&by_text[..space], &by_text[mark..other], &by_text[space..mark], &by_text[other..]];
@@ -107,7 +107,7 @@ fn trie_of(vocabulary: &Vocabulary) -> Trie {
 }
 
 impl Lattice {
-    /// The lattice of a checked vocabulary.
+    /// Creates the lattice of a checked vocabulary.
     pub(super) fn new(vocabulary: &Vocabulary, arithmetic: Arithmetic) -> Result<Self, TokenizerError> {
         let (pieces, unknown) = (&vocabulary.pieces, vocabulary.specials.unk);
         let normal = || pieces.iter().filter(|piece| piece.kind == PieceKind::Normal).map(|piece| piece.score);
@@ -129,7 +129,7 @@ impl Lattice {
         Ok(Self { arithmetic, scores, unknown, unknown_score, trie: trie_of(vocabulary), bytes })
     }
 
-    /// The sum after a word of the known pieces `ids`, from `base`.
+    /// Sum after a word of the known pieces `ids`, starting at `base`.
     #[inline]
     pub(super) fn advance(&self, base: f64, ids: &[u32]) -> f64 {
         match self.arithmetic {
@@ -138,8 +138,8 @@ impl Lattice {
         }
     }
 
-    /// The best segmentation of `word`, and the largest base (in magnitude) for which it is valid; negative if there is no
-    /// bound, as for unknown characters.
+    /// Finds the best segmentation of `word`, and the largest base (in magnitude) for which it is valid; negative if it is
+    /// valid for none, as for unknown characters.
     pub(super) fn segment_anywhere(&self, word: &[u8], cells: &mut Vec<Cell>, steps: &mut Vec<Step>) -> f32 {
         if self.arithmetic == Arithmetic::Double {
             self.segment(word, 0.0, cells, steps);
@@ -156,7 +156,7 @@ impl Lattice {
         (gap * f64::from(1 << 22) / word.len() as f64 - depth) as f32
     }
 
-    /// The base of the word after one that ended with `sum`.
+    /// Base of the word after one that ended with `sum`.
     #[inline]
     pub(super) fn carried(&self, sum: f64) -> f64 {
         match self.arithmetic {
@@ -165,7 +165,7 @@ impl Lattice {
         }
     }
 
-    /// Finds the best segmentation of `word` from `base`; returns its sum.
+    /// Finds the best segmentation of `word`, starting at `base`; returns its sum.
     pub(super) fn search(&self, word: &[u8], base: f64, cells: &mut Vec<Cell>) -> f64 {
         match self.arithmetic {
             Arithmetic::Double => self.search_with(word, base, cells, |score| score, |_| ()),
@@ -217,14 +217,14 @@ impl Lattice {
         cells[n].score
     }
 
-    /// The best segmentation of `word` in order; returns its sum. Unknown pieces are merged or replaced by bytes.
+    /// Writes the best segmentation of `word` in order; returns its sum. Unknown pieces are merged or replaced by bytes.
     pub(super) fn segment(&self, word: &[u8], base: f64, cells: &mut Vec<Cell>, steps: &mut Vec<Step>) -> f64 {
         let total = self.search(word, base, cells);
         self.trace(word, cells, steps);
         total
     }
 
-    /// Backtracks from the end.
+    /// Traces the segmentation back from the end.
     fn trace(&self, word: &[u8], cells: &[Cell], steps: &mut Vec<Step>) {
         steps.clear();
         let mut end = word.len();
@@ -261,7 +261,7 @@ fn push_bytes(pieces: &[u32; 256], word: &[u8], start: usize, end: usize, steps:
     }
 }
 
-/// The pieces `<0x00>` to `<0xFF>`: all or none.
+/// Pieces `<0x00>` to `<0xFF>`: all or none.
 fn byte_pieces(pieces: &[Piece]) -> Result<Option<Box<[u32; 256]>>, TokenizerError> {
     let mut found = [None; 256];
     let mut count = 0;
@@ -284,7 +284,7 @@ fn byte_pieces(pieces: &[Piece]) -> Result<Option<Box<[u32; 256]>>, TokenizerErr
     }
 }
 
-/// The byte of a piece such as `<0x41>`.
+/// Byte of a piece such as `<0x41>`.
 pub(super) fn byte_of(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_upper = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b));
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn remembered_words_are_those_of_the_search_from_any_base() {
-        // Scores on a coarse grid of 32-bit numbers: ties and near ties everywhere.
+        // Scores on a coarse grid of 32-bit numbers cause many ties and near ties.
         let mut draw = Draw(3);
         let (mut remembered, mut refused) = (0, 0);
         for _ in 0..40 {

@@ -5,8 +5,8 @@
 //! "Hello, World"    ▁hello, ▁world                 ▁hello  ,  ▁world              [10975, 15, 126]
 //! ```
 //!
-//! Each piece has a log-probability, and a word is cut into the pieces with the greatest sum. `▁` (U+2581) marks the start
-//! of a word, so the joined pieces of a text are the text again.
+//! Each piece has a log-probability, and a word is split into the pieces with the greatest sum. `▁` (U+2581) marks the
+//! start of a word, so joining the pieces restores the text.
 //!
 //! ```
 //! use albert_tokenizer::{TrainerConfig, train};
@@ -22,8 +22,8 @@
 //! # Ok::<(), albert_tokenizer::TokenizerError>(())
 //! ```
 //!
-//! Training and encoding give the same result for any number of threads. [`train`] and [`Tokenizer::encode_batch`] run on
-//! the current rayon pool.
+//! Results of training and encoding do not depend on the number of threads. [`train`] and [`Tokenizer::encode_batch`] run
+//! on the current rayon pool.
 //!
 //! | file              | content                                                          |
 //! |-------------------|------------------------------------------------------------------|
@@ -31,7 +31,7 @@
 //! | `vocabulary.rs`   | pieces, kinds, checks, word starts                               |
 //! | `trie.rs`         | double-array trie: all pieces that start at a position           |
 //! | `lattice.rs`      | Viterbi search, in f64 and in SentencePiece's f32                |
-//! | `unigram.rs`      | text rules, lattice and digit-comma rule together                |
+//! | `unigram.rs`      | combination of text rules, lattice and digit-comma rule           |
 //! | `encoder.rs`      | word cache for large texts                                       |
 //! | `load.rs`         | files and folders, recognized by content                         |
 //! | `settings.rs`     | settings of a folder: class, case, length, added words           |
@@ -39,17 +39,17 @@
 //! | `frame.rs`        | special pieces around a text and around a pair                   |
 //! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                  |
 //! | `sentencepiece/`  | SentencePiece: messages, normalizer, character map               |
-//! | `spiece.rs`       | `spiece.model` in and out                                        |
+//! | `spiece.rs`       | reading and writing of `spiece.model`                             |
 //! | `hugging_face.rs` | third-party `tokenizer.json` and `vocab.txt`                     |
 //! | `bounds.rs`       | bounds on third-party pipelines                                  |
 //! | `train/`          | vocabulary trainer                                               |
 //!
 //! Sources: Kudo 2018 (unigram model), Kudo and Richardson 2018 (SentencePiece), the released ALBERT `tokenization.py`
-//! (cleaning, digit-comma rule, word starts). As there, special pieces typed in a text are text:
+//! (cleaning, digit-comma rule, word starts). As in the released code, special pieces typed in a text are text;
 //! [`Tokenizer::encode_with_specials`] encodes them as special pieces.
 //!
 //! # Precedence of files
-//! A `tokenizer.json` cannot express all rules of a `spiece.model`, so the two give different ids for unusual text (digits
+//! A `tokenizer.json` cannot express all rules of a `spiece.model`, so the ids of the two differ for unusual text (digits
 //! with commas, odd white space, marks of combining class 0, near ties).
 //!
 //! | files in the folder                            | ids are those of                                              |
@@ -57,7 +57,7 @@
 //! | `tokenizer.json`, with or without a `spiece.model` | the fast tokenizer of `transformers` with that file       |
 //! | `spiece.model` alone                           | Google's code: the model and `preprocess_text`                |
 //! | both, from [`Tokenizer::to_files`]             | the `spiece.model`: `ids_by` in `tokenizer_config.json`       |
-//! | our own `tokenizer.json`                       | our cleaning and search; `transformers` gives the same        |
+//! | our own `tokenizer.json`                       | our cleaning and search; same ids as `transformers`            |
 //!
 //! | source of `[MASK]` typed in text, to [`Tokenizer::encode`]         | result  |
 //! |--------------------------------------------------------------------|---------|
@@ -109,12 +109,12 @@ pub const WORD_MARK: char = '\u{2581}';
 /// Rule for pieces that end in a digit and a comma, such as `▁2010,`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DigitComma {
-    /// The comma is a separate piece, and the number is encoded again as part of the same word.
+    /// The comma is a separate piece, and the number is encoded a second time as part of the same word.
     #[default]
     Intended,
-    /// As the released code under Python 3: in the middle of a word, the number gains a word mark.
+    /// As in the released code under Python 3: in the middle of a word, the number is prefixed with a word mark.
     Released,
-    /// The pieces are kept.
+    /// Pieces are unchanged.
     Off,
 }
 
@@ -123,17 +123,17 @@ pub enum DigitComma {
 pub struct Encoding {
     /// Piece ids.
     pub ids: Vec<u32>,
-    /// For each piece, its bytes `start..end` of the source text. White space before a word belongs to no piece; a lone `▁`
-    /// covers nothing.
+    /// For each piece, its bytes `start..end` of the source text. White space before a word does not belong to a piece; a
+    /// lone `▁` has an empty range.
     pub offsets: Vec<(usize, usize)>,
 }
 
-/// Text to ids and back.
+/// Tokenizer: text to ids and back.
 ///
 /// | loaded from                             | behavior                                                             |
 /// |-----------------------------------------|-----------------------------------------------------------------------|
 /// | our `tokenizer.json`                    | our cleaning and unigram search, as trained                           |
-/// | `spiece.model`                          | Google's: `preprocess_text`, SentencePiece, digit-comma rule as meant |
+/// | `spiece.model`                          | Google's: `preprocess_text`, SentencePiece, [`DigitComma::Intended`]   |
 /// | any other `tokenizer.json`, `vocab.txt` | Hugging Face's fast tokenizers                                        |
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
@@ -142,9 +142,9 @@ pub struct Tokenizer {
     frame: Frame,
     /// Words added to a unigram vocabulary.
     added: Option<Box<Added>>,
-    /// Most tokens of a sequence, if the folder limits them.
+    /// Maximum number of tokens of a sequence, if the folder limits them.
     longest: Option<usize>,
-    /// True if long texts lose their first pieces.
+    /// True if long texts are truncated at the start.
     cuts_left: bool,
 }
 
@@ -156,10 +156,10 @@ enum Model {
 }
 
 impl Tokenizer {
-    /// A tokenizer of the given pieces; a piece's position is its id.
+    /// Creates a tokenizer from the given pieces; a piece's position is its id.
     ///
     /// # Errors
-    /// If a piece is empty, repeated, spans words or has no finite score, or if a special piece is missing.
+    /// A piece is empty, repeated, spans words or has no finite score, or a special piece is missing.
     pub fn from_pieces(pieces: Vec<Piece>, cleaning: Cleaning) -> Result<Self, TokenizerError> {
         cleaning.check()?;
         let mut vocabulary = Vocabulary::of_unigram(pieces)?;
@@ -171,7 +171,7 @@ impl Tokenizer {
         Ok(Self::new(vocabulary, Model::Unigram(Box::new(model))))
     }
 
-    /// A tokenizer with BERT's frame and no limits.
+    /// Creates a tokenizer with BERT's frame and no limits.
     fn new(vocabulary: Vocabulary, model: Model) -> Self {
         let frame = Frame::of_bert(vocabulary.specials.cls, vocabulary.specials.sep);
         Self { vocabulary, model, frame, added: None, longest: None, cuts_left: false }
@@ -182,12 +182,12 @@ impl Tokenizer {
         &self.frame
     }
 
-    /// Most tokens of a sequence, special pieces included, if the folder limits them (`model_max_length`).
+    /// Maximum number of tokens of a sequence, including special pieces, if the folder limits them (`model_max_length`).
     pub fn longest(&self) -> Option<usize> {
         self.longest
     }
 
-    /// Truncates the pieces of a text to `most`: at its end, or at its start if the folder says so (`truncation_side`).
+    /// Truncates the pieces of a text to `most`: at its end, or at its start with the folder's `truncation_side`.
     pub fn cut(&self, ids: &mut Vec<u32>, most: usize) {
         match ids.len().saturating_sub(most) {
             extra if self.cuts_left => drop(ids.drain(..extra)),
@@ -195,10 +195,11 @@ impl Tokenizer {
         }
     }
 
-    /// Changes texts to lower case before all other rules.
+    /// Converts texts to lower case before all other rules.
     ///
     /// # Errors
-    /// [`TokenizerError::Pipeline`] if a third-party tokenizer cannot do so, or a unigram vocabulary that keeps case.
+    /// [`TokenizerError::Pipeline`] if a third-party tokenizer does not support it, [`TokenizerError::Vocabulary`] if
+    /// a unigram vocabulary keeps case.
     pub fn lowercase_first(&mut self) -> Result<(), TokenizerError> {
         let keeps_case = self.cleaning().is_some_and(|cleaning| !cleaning.lowercase);
         match &mut self.model {
@@ -210,7 +211,7 @@ impl Tokenizer {
         }
     }
 
-    /// Sets the rule for pieces such as `▁2010,`. Files do not contain the rule; third-party tokenizers do not have it.
+    /// Sets the rule for pieces such as `▁2010,`. It is not stored in files; third-party tokenizers do not have it.
     #[must_use]
     pub fn with_digit_comma(mut self, rule: DigitComma) -> Self {
         if let Model::Unigram(model) = &mut self.model {
@@ -219,7 +220,7 @@ impl Tokenizer {
         self
     }
 
-    /// Number of pieces V.
+    /// Vocabulary size V, the number of pieces.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.pieces.len()
     }
@@ -242,7 +243,7 @@ impl Tokenizer {
     /// Checks that all ids are in the vocabulary.
     ///
     /// # Errors
-    /// [`TokenizerError::Id`] of the first id outside.
+    /// [`TokenizerError::Id`] for the first id outside.
     pub fn check_ids(&self, ids: &[u32]) -> Result<(), TokenizerError> {
         match ids.iter().find(|&&id| id as usize >= self.vocab_size()) {
             Some(&id) => Err(TokenizerError::Id { id, last: self.vocab_size() - 1 }),
@@ -255,7 +256,7 @@ impl Tokenizer {
         &self.vocabulary.pieces
     }
 
-    /// The text of a piece.
+    /// Text of a piece.
     ///
     /// # Panics
     /// If `id` is not below [`Self::vocab_size`].
@@ -263,7 +264,7 @@ impl Tokenizer {
         &self.vocabulary.pieces[id as usize].text
     }
 
-    /// The id of a piece given by its text.
+    /// Id of the piece with the text `piece`.
     pub fn id(&self, piece: &str) -> Option<u32> {
         self.vocabulary.id(piece)
     }
@@ -275,7 +276,7 @@ impl Tokenizer {
         [pad, unk, cls, sep, mask].contains(&id) || kind == Some(PieceKind::Control)
     }
 
-    /// The ids of the special pieces.
+    /// Ids of the special pieces.
     pub fn specials(&self) -> SpecialIds {
         self.vocabulary.specials
     }
@@ -292,9 +293,9 @@ impl Tokenizer {
         }
     }
 
-    /// True if a piece starts a word, by the released rule for whole-word masking, which counts every piece with a letter that
-    /// is not ASCII; by a rule for all scripts if the normalization is not [`Normalization::Released`]; in vocabularies with
-    /// `##`, all pieces without it. Callers exclude special pieces.
+    /// True if a piece starts a word, by the released rule for whole-word masking, which includes every piece with a letter
+    /// that is not ASCII; by a rule for all scripts if the normalization is not [`Normalization::Released`]; in vocabularies
+    /// with `##`, if the piece has no `##`. Callers exclude special pieces.
     ///
     /// # Panics
     /// If `id` is not below [`Self::vocab_size`].
@@ -302,18 +303,18 @@ impl Tokenizer {
         self.vocabulary.word_start[id as usize]
     }
 
-    /// The ids of `text`, without `[CLS]` and `[SEP]`.
+    /// Encodes `text`, without `[CLS]` and `[SEP]`.
     ///
     /// # Errors
-    /// [`TokenizerError::Pipeline`] if a third-party tokenizer fails; our vocabularies and SentencePiece models encode every
-    /// text.
+    /// [`TokenizerError::Pipeline`] if a third-party tokenizer fails; our vocabularies and SentencePiece models can encode
+    /// every text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 4);
         self.encode_into(text, &mut ids)?;
         Ok(ids)
     }
 
-    /// Appends the ids of `text` to `out`, without `[CLS]` and `[SEP]`. For much text, an [`Encoder`] is faster.
+    /// Appends the ids of `text` to `out`, without `[CLS]` and `[SEP]`. For large texts, an [`Encoder`] is faster.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -325,7 +326,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The ids of `text` and their source bytes.
+    /// Encodes `text` with the source bytes of each id.
     ///
     /// ```
     /// # use albert_tokenizer::{TrainerConfig, train};
@@ -346,7 +347,7 @@ impl Tokenizer {
         Ok(encoding)
     }
 
-    /// `[CLS] text [SEP]`, or what the post-processor of a third-party tokenizer makes of `text`.
+    /// Encodes `[CLS] text [SEP]`, or the form defined by the post-processor of a third-party tokenizer.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -354,8 +355,8 @@ impl Tokenizer {
         Ok(self.frame.one(&self.encode(text)?))
     }
 
-    /// Like [`Self::encode_with_offsets`], but `[MASK]` and the other special pieces typed in `text` are special (as always in
-    /// third-party tokenizers). White space before `[MASK]` belongs to it; in our vocabularies, text that touches a special
+    /// As [`Self::encode_with_offsets`], but `[MASK]` and all other special pieces typed in `text` are special (as always in
+    /// third-party tokenizers). White space before `[MASK]` belongs to it; in our vocabularies, text adjacent to a special
     /// piece continues the word.
     ///
     /// # Errors
@@ -415,7 +416,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The ids of many texts, in their order, on all threads of the current rayon pool.
+    /// Encodes many texts, in their order, on all threads of the current rayon pool.
     ///
     /// # Errors
     /// As [`Self::encode`], for the first text that fails.
@@ -434,7 +435,7 @@ impl Tokenizer {
             .collect()
     }
 
-    /// The text of `ids`: joined pieces, word marks as spaces, without leading space. Control pieces are omitted; unknown
+    /// Decodes `ids`: joined pieces, word marks as spaces, without leading space. Control pieces are omitted; unknown
     /// pieces and ids outside the vocabulary are `<unk>`. Third-party tokenizers use their own decoder.
     ///
     /// # Errors
@@ -473,7 +474,7 @@ impl Tokenizer {
     }
 }
 
-/// The first special piece in `text` at or after byte `from`.
+/// Finds the first special piece in `text` at or after byte `from`.
 fn next_special(text: &str, from: usize) -> Option<(usize, &'static str)> {
     text[from..].match_indices(['<', '[']).find_map(|(at, _)| {
         let rest = &text[from + at..];

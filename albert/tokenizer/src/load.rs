@@ -3,8 +3,8 @@
 //! The content decides the kind of a file: JSON (ours if this crate writes its normalizer, otherwise run by Hugging Face's
 //! library), a SentencePiece model, or a BERT vocabulary. The order in a model folder is `tokenizer.json`, `spiece.model` (or
 //! Google's `30k-clean.model`), `vocab.txt`; the last two are swapped if `tokenizer_config.json` names a BERT class, the first
-//! two if its `ids_by` names the `spiece.model` (as [`Tokenizer::to_files`] writes it). The other settings of the folder apply
-//! (`settings.rs`); a class that another file than `tokenizer.json` cannot express is refused.
+//! two if its `ids_by` names the `spiece.model` (as [`Tokenizer::to_files`] writes it). All other settings of the folder also
+//! apply (`settings.rs`); a tokenizer class is refused if the file, unless it is a `tokenizer.json`, cannot express it.
 
 use std::path::Path;
 
@@ -65,7 +65,7 @@ impl Tokenizer {
         tokenizer.with_settings(settings).map_err(TokenizerError::file(path))
     }
 
-    /// The tokenizer with the names, the added words and the limits of a folder.
+    /// Applies the names, added words and limits of a folder.
     fn with_settings(mut self, settings: &Settings) -> Result<Self, String> {
         let frame_is_own = matches!(self.model, Model::Unigram(_));
         self.vocabulary.rename(&settings.names)?;

@@ -1,10 +1,10 @@
-//! Settings of a model folder that change what a vocabulary file means.
+//! Settings of a model folder that affect the interpretation of a vocabulary file.
 //!
 //! ```text
 //! tokenizer_config.json     class, case, accents, length, side, special pieces, added words with their flags
 //! special_tokens_map.json   special pieces, before those of the file above unless it has added_tokens_decoder
-//! added_tokens.json         added words and their ids, as slow tokenizers write them
-//! config.json               the class, where the first file names none
+//! added_tokens.json         added words and their ids, in the form of slow tokenizers
+//! config.json               the class, if the first file does not name one
 //! ```
 //!
 //! `docs/folders.md` lists all keys. Source: `PreTrainedTokenizerBase._from_pretrained` of transformers 4 and 5.
@@ -17,13 +17,13 @@ use serde_json::{Map, Value, json};
 
 use super::{Cleaning, TokenizerError};
 
-/// Names of the special pieces that a folder gives, in the order of [`super::SPECIAL_PIECES`].
+/// Names of the special pieces in a folder, in the order of [`super::SPECIAL_PIECES`].
 pub(super) type Names = [Option<String>; 5];
 
-/// Their keys.
+/// Keys of these names.
 pub(super) const ROLES: [&str; 5] = ["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"];
 
-/// Classes of BERT's pipeline, `Tokenizer` or `TokenizerFast` at the end: their settings override a `tokenizer.json`.
+/// Classes with BERT's pipeline, ending in `Tokenizer` or `TokenizerFast`: their settings override a `tokenizer.json`.
 const BERT_CLASSES: [&str; 12] = [
     "Bert",
     "ConvBert",
@@ -39,50 +39,49 @@ const BERT_CLASSES: [&str; 12] = [
     "SqueezeBert",
 ];
 
-/// Lengths above are placeholders: `transformers` writes 1e30 for "no limit".
+/// Larger lengths are placeholders: `transformers` writes 1e30 for "no limit".
 const LONGEST: f64 = 1e9;
 
 /// Kind of the class of a tokenizer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Class {
-    /// None is named.
+    /// No class is named.
     #[default]
     Unnamed,
     /// BERT's pipeline.
     Bert,
     /// ALBERT's pipeline.
     Albert,
-    /// Any pipeline, as its `tokenizer.json` says.
+    /// Any pipeline, defined by its `tokenizer.json`.
     Pipeline,
-    /// Another class.
+    /// Any other class.
     Other(String),
 }
 
-/// Content of the files.
+/// Contents of the files.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) class: Class,
-    /// Our own key: the `tokenizer.json` is an approximation of the `spiece.model`.
+    /// Our own key: true if the `tokenizer.json` is an approximation of the `spiece.model`.
     pub(super) by_spiece: bool,
     pub(super) lowercase: Option<bool>,
     keep_accents: Option<bool>,
     pub(super) strip_accents: Option<bool>,
     pub(super) split_chinese: Option<bool>,
-    /// Most tokens of a sequence.
+    /// Maximum number of tokens of a sequence.
     pub(super) longest: Option<usize>,
-    /// True if long texts lose their first pieces.
+    /// True if long texts are truncated at the start.
     pub(super) cuts_left: Option<bool>,
     /// True if everything is segment 0: `model_input_names` without `token_type_ids`.
     pub(super) no_segments: bool,
-    /// Names of special pieces.
     pub(super) names: Names,
-    /// Added words as in the `added_tokens` of a `tokenizer.json`, by id; without an id those to be found in the vocabulary.
+    /// Added words as in the `added_tokens` of a `tokenizer.json`, by id; those without an id must be in the vocabulary.
     pub(super) added: Vec<Value>,
-    /// True if they are of `added_tokens_decoder`, whose flags override those of a `tokenizer.json`.
+    /// True if they come from `added_tokens_decoder`, whose flags override those of a `tokenizer.json`.
     has_decoder: bool,
 }
 
-/// The object in a file; empty if there is no file.
+/// Reads the object in a file; empty if there is no file.
 fn object(path: &Path) -> Result<Map<String, Value>, TokenizerError> {
     let bytes = match limits::read(path, limits::LARGEST_SETTINGS) {
         Ok(bytes) => bytes,
@@ -93,12 +92,12 @@ fn object(path: &Path) -> Result<Map<String, Value>, TokenizerError> {
     serde_json::from_slice(&bytes).map_err(TokenizerError::json(path))
 }
 
-/// The text of a special piece: a string, or an object with its flags.
+/// Text of a special piece: a string, or an object with its flags.
 fn piece_of(value: &Value) -> Option<String> {
     Some(value.as_str().or_else(|| value["content"].as_str())?.to_owned())
 }
 
-/// An entry of `added_tokens`, with the defaults of an added word.
+/// Creates an entry of `added_tokens`, with the defaults of an added word.
 fn entry(content: &str, id: Option<u64>, special: bool, flags: &Value) -> Value {
     let flag = |key: &str, default: bool| flags[key].as_bool().unwrap_or(default);
     let special = flag("special", special);
@@ -158,7 +157,7 @@ impl Settings {
         Cleaning { lowercase: self.lowercase.unwrap_or(true), strip_accents, ..Cleaning::default() }
     }
 
-    /// Checks that the file at `path`, which has rules of `own`, is not used under another class's rules.
+    /// Checks that the file at `path`, which has the rules of `own`, is not used with another class.
     pub(super) fn expect_class(&self, own: Class, path: &Path) -> Result<(), TokenizerError> {
         match &self.class {
             Class::Other(class) => Err(TokenizerError::file(path)(format!(
@@ -174,7 +173,7 @@ impl Settings {
     }
 
     /// Applies the settings to a `tokenizer.json`, as `transformers` does: BERT's classes override a BERT normalizer, and
-    /// added words are added. Returns false if the file stays as it is.
+    /// words are added. Returns false if nothing changes.
     pub(super) fn override_pipeline(&self, root: &mut Value) -> bool {
         let mut changed = false;
         if matches!(self.class, Class::Unnamed | Class::Bert) && root["normalizer"]["type"] == "BertNormalizer" {
@@ -213,7 +212,7 @@ impl Settings {
     }
 }
 
-/// The class that `tokenizer_config.json` names, or else `config.json`.
+/// Class named in `tokenizer_config.json`, or else in `config.json`.
 fn class_of(named: Option<&str>, folder: &Path) -> Result<Class, TokenizerError> {
     let config = match named {
         Some(_) => Map::new(),
@@ -231,8 +230,8 @@ fn class_of(named: Option<&str>, folder: &Path) -> Result<Class, TokenizerError>
     })
 }
 
-/// All added words: of `added_tokens_decoder` in the configuration `root`, or else of `added_tokens.json`, and the additional
-/// special pieces.
+/// All added words, from `added_tokens_decoder` in the configuration `root`, or else from `added_tokens.json`, and the
+/// additional special pieces.
 fn added_tokens(
     folder: &Path,
     root: &Map<String, Value>,

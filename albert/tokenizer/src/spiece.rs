@@ -1,4 +1,4 @@
-//! SentencePiece models: `spiece.model` in and out.
+//! SentencePiece models: reading and writing of `spiece.model`.
 
 #[cfg(test)]
 mod tests;
@@ -19,10 +19,10 @@ pub(super) fn check_charsmap(blob: &[u8]) -> Result<(), String> {
 const MODEL_TYPES: [&str; 5] = ["0", "unigram", "BPE", "word", "character"];
 
 impl Tokenizer {
-    /// Reads the content of a `spiece.model`; Google's preprocessing follows `cleaning`, and `path` is for messages.
+    /// Reads the content of a `spiece.model`; Google's preprocessing uses `cleaning`, and `path` is for messages.
     ///
     /// # Errors
-    /// It is damaged or not a unigram SentencePiece model, its pieces are not a vocabulary, or a special piece is missing.
+    /// The file is damaged or not a unigram SentencePiece model, its pieces are not a vocabulary, or a special piece is missing.
     pub fn from_spiece(bytes: &[u8], cleaning: Cleaning, path: &Path) -> Result<Self, TokenizerError> {
         let wrong = TokenizerError::file::<String>(path);
         let in_file = TokenizerError::file::<TokenizerError>(path);
@@ -35,11 +35,11 @@ impl Tokenizer {
         Ok(Self::new(vocabulary, Model::Unigram(Box::new(model))))
     }
 
-    /// The content of a `spiece.model`: the file that the tokenizer was read from; for our own vocabularies, the same pieces
+    /// Content of a `spiece.model`: the file that the tokenizer was read from; for our own vocabularies, the same pieces
     /// (scores in f32) with rules for the part of our cleaning that Google's preprocessing lacks.
     ///
     /// # Errors
-    /// [`TokenizerError::Export`] for a third-party tokenizer, and for a vocabulary of ours with another cleaning than the default.
+    /// [`TokenizerError::Export`] for a third-party tokenizer, or for our own vocabulary if its cleaning is not the default.
     pub fn to_spiece(&self) -> Result<Vec<u8>, TokenizerError> {
         match &self.model {
             Model::Unigram(unigram) => match &unigram.text {
@@ -80,7 +80,7 @@ fn check(file: &ModelProto, pieces: &[Piece]) -> Result<(), String> {
     Ok(())
 }
 
-/// The part of our cleaning that Google's preprocessing lacks: characters that become spaces, and dropped ones.
+/// Rules for the part of our cleaning that Google's preprocessing lacks: characters that become spaces, and dropped ones.
 fn own_rules() -> Vec<u8> {
     let mut rules: Vec<(String, &str)> = ('\u{1}'..='\u{ffff}')
         .filter(|&c| c != ' ')

@@ -1,4 +1,4 @@
-//! Properties of the whole tokenizer, on small vocabularies whose results can be worked out by hand or by brute force.
+//! Properties of the whole tokenizer, on small vocabularies whose results can be computed by hand or by brute force.
 
 mod files;
 mod hostile;
@@ -8,7 +8,7 @@ pub(super) use text::sample_text;
 
 use super::*;
 
-/// The special pieces, then `more` with their scores; 0 makes a user-defined symbol.
+/// The special pieces, then `more` with their scores; a piece with score 0 is a user-defined symbol.
 fn toy(more: &[(&str, f64)]) -> Tokenizer {
     toy_cleaned(more, Cleaning::default())
 }
@@ -48,7 +48,7 @@ fn takes_the_segmentation_of_greatest_probability() {
         toy(&[("▁", -2.0), ("▁abc", -9.0), ("▁ab", -2.5), ("▁a", -1.0), ("b", -3.0), ("c", -3.0), ("bc", -4.0)]);
     assert_eq!(texts(&tokenizer, "abc"), ["▁a", "bc"]);
     assert_eq!(tokenizer.log_likelihood("abc abc"), Some(-10.0));
-    // x has no piece: ▁ -2, x -9-10. A lone "a" neither.
+    // x has no piece: ▁ -2, x -9-10. Neither has a lone "a".
     assert_eq!(texts(&tokenizer, "xab"), ["▁", "<unk>", "b"]);
     assert_eq!(tokenizer.log_likelihood("x"), Some(-21.0));
     assert_eq!(tokenizer.encode("").unwrap(), [0u32; 0]);
@@ -68,7 +68,7 @@ fn consecutive_unknowns_are_one_piece_and_words_stay_apart() {
     let tokenizer = toy(&[("▁", -2.0), ("a", -3.0)]);
     assert_eq!(texts(&tokenizer, "日本 αβγ 😀"), ["▁", "<unk>", "▁", "<unk>", "▁", "<unk>"]);
     assert_eq!(texts(&tokenizer, "日a本本"), ["▁", "<unk>", "a", "<unk>"]);
-    // Without a piece for the word mark, everything unknown runs together.
+    // Without a piece for the word mark, unknown characters of adjacent words are merged.
     let tokenizer = toy(&[("a", -3.0)]);
     assert_eq!(texts(&tokenizer, "日本 αβγ a 😀"), ["<unk>", "a", "<unk>"]);
     assert_eq!(Encoder::new(&tokenizer).collect("日本 αβγ a 😀"), tokenizer.encode("日本 αβγ a 😀").unwrap());
@@ -88,7 +88,7 @@ fn user_defined_symbols_win_over_normal_pieces() {
     assert_eq!(texts(&tokenizer, "(a--a::"), ["▁", "(", "a", "-", "-", "a", "::"]);
 }
 
-/// Pieces of which texts of the tests below are made in one way.
+/// Pieces for the texts below, each of which has one segmentation.
 fn words() -> Tokenizer {
     let pieces = ["▁", "▁the", "▁was", ",", "▁wow", "!", "s", "▁[", "mask", "]", "▁false", "2013", "ok"];
     let symbols = ["(", ")"].map(|symbol| (symbol, 0.0));
@@ -106,7 +106,7 @@ fn a_comma_after_a_digit_stands_alone_by_the_rule_in_force() {
     assert_eq!(texts(&released, "1, x1,"), ["▁1", ",", "▁", "x", "▁1", ","]);
     let off = tokenizer.with_digit_comma(DigitComma::Off);
     assert_eq!(texts(&off, "1, x1,"), ["▁1,", "▁", "x", "1,"]);
-    // Where "▁1" is no piece, the number encodes as "▁" "1" and the lone mark goes.
+    // If "▁1" is not a piece, the number is encoded as "▁" "1" and the lone mark is dropped.
     let bare = toy(&[("▁", -1.0), ("x", -3.0), ("1", -1.0), ("1,", -1.0), (",", -2.0)]);
     assert_eq!(texts(&bare, "x1,"), ["▁", "x", "1", ","]);
 }
@@ -150,7 +150,7 @@ fn no_segmentation_is_better_than_the_one_found() {
             let best = best_by_force(&marked, &pieces, unknown);
             let found = tokenizer.log_likelihood(&word).expect("a unigram model");
             assert_eq!(found, best, "round {round}, word {word:?}, pieces {pieces:?}");
-            // The pieces that are returned are worth that score: unknowns once for each character they cover.
+            // The score of the returned pieces is that score: unknown pieces count once for each character that they cover.
             let encoding = tokenizer.encode_with_offsets(&word).unwrap();
             let worth: f64 = (encoding.ids.iter().zip(&encoding.offsets))
                 .map(|(&id, &(start, end))| match tokenizer.piece(id) {

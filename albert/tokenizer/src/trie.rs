@@ -26,12 +26,12 @@ pub(super) struct Trie {
     units: Vec<u64>,
 }
 
-/// A node of the trie: its unit.
+/// A node of the trie, as its unit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node(u64);
 
 impl Node {
-    /// The id of the key that ends here, if one does.
+    /// Id of the key that ends here, if any.
     #[inline(always)]
     pub(super) fn id(self) -> Option<u32> {
         ((self.0 >> ID_SHIFT) as u32).checked_sub(1)
@@ -42,7 +42,7 @@ impl Node {
 type Key<'k> = (&'k [u8], u32);
 
 impl Trie {
-    /// Builds the trie of `keys`, which are sorted, distinct, not empty and without byte 0.
+    /// Builds the trie of `keys`, which must be sorted, distinct, not empty and without byte 0.
     pub(super) fn new(keys: &[Key]) -> Self {
         debug_assert!(keys.windows(2).all(|pair| pair[0].0 < pair[1].0));
         let mut builder = Builder::new();
@@ -68,15 +68,15 @@ impl Trie {
 /// Assigns units to the nodes of a trie.
 pub(super) struct Builder {
     units: Vec<u64>,
-    /// Units without a node, one bit each.
+    /// Free units, one bit each.
     free: Vec<u64>,
-    /// Offsets without a node, one bit each.
+    /// Free offsets, one bit each.
     unused: Vec<u64>,
-    /// By the label of an only child: no unit before is free and of an unused offset.
+    /// By the label of an only child: below this, no free unit has a free offset.
     open_from: [usize; BLOCK],
 }
 
-/// A unit in use, for tries that are written in another format.
+/// A unit in use, for tries written in another format.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) label: u8,
@@ -86,7 +86,7 @@ pub(super) struct Place {
     pub(super) value: Option<u32>,
 }
 
-/// Blocks at the end of the array that are searched for free units; earlier gaps stay.
+/// Number of blocks at the end of the array that are searched for free units; earlier gaps remain.
 const OPEN_BLOCKS: usize = 4;
 
 fn has(bits: &[u64], at: usize) -> bool {
@@ -118,7 +118,7 @@ impl Builder {
         builder
     }
 
-    /// All units of the trie of `keys`, which are sorted and distinct; `None` for free units.
+    /// All units of the trie of `keys`, which must be sorted and distinct; `None` for free units.
     pub(super) fn places(keys: &[Key]) -> Vec<Option<Place>> {
         let mut builder = Self::new();
         builder.place_all(keys);
@@ -148,7 +148,7 @@ impl Builder {
                 children.clear();
                 while let (Some((first, _)), Some((last, _))) = (keys.first(), keys.last()) {
                     let byte = first[depth];
-                    // Most nodes have one child.
+                    // A single child is the usual case.
                     let count = match last[depth] == byte {
                         true => keys.len(),
                         false => keys.iter().take_while(|(key, _)| key[depth] == byte).count(),
@@ -180,10 +180,10 @@ impl Builder {
         }
     }
 
-    /// The offset for which the first child falls on the first possible unit in the open blocks; it is marked as used.
+    /// Finds the offset for which the first child is on the first possible unit in the open blocks, and marks it as used.
     ///
-    /// Units and offsets do not become free again, so the search starts where the last one for an only child with the label
-    /// of the first child ended.
+    /// Used units and offsets never become free, so the search starts where the last one for an only child with the same
+    /// label ended.
     fn find_offset(&mut self, children: &[(u8, &[Key])]) -> usize {
         let first = children[0].0 as usize;
         let mut unit = self.open_from[first].max(self.units.len().saturating_sub(OPEN_BLOCKS * BLOCK));
@@ -192,7 +192,7 @@ impl Builder {
             if word == self.free.len() {
                 self.add_block();
             }
-            // The free units for the first child with which the others fall on free units, too.
+            // Free units for the first child for which the units of all further children are also free.
             let mut fit = self.free[word] & u64::MAX << (unit % 64);
             for &(byte, _) in &children[1..] {
                 if fit == 0 {
@@ -223,7 +223,7 @@ mod tests {
     use crate::tests::Draw;
     use std::collections::BTreeMap;
 
-    /// Every key is found, with its id, and nothing else is.
+    /// Checks that every key is found with its id, and nothing else.
     fn check(keys: &BTreeMap<Vec<u8>, u32>, probes: impl Iterator<Item = Vec<u8>>) {
         let list: Vec<Key> = keys.iter().map(|(key, &id)| (key.as_slice(), id)).collect();
         let trie = Trie::new(&list);

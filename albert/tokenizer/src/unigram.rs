@@ -12,7 +12,7 @@ use super::sentencepiece::{ModelProto, Normalizer};
 use super::vocabulary::{Piece, PieceKind, Vocabulary};
 use super::{Cleaning, DigitComma, Encoding, TokenizerError, WORD_MARK};
 
-/// Text to words.
+/// Rules for splitting text into words.
 #[derive(Debug, Clone)]
 pub(super) enum TextRules {
     /// Our own cleaning.
@@ -26,7 +26,7 @@ pub(super) enum TextRules {
 pub(super) struct Unigram {
     pub(super) text: TextRules,
     lattice: Lattice,
-    /// Replacement of each piece; ends count bytes of the number, without word mark.
+    /// Replacement of each piece; ends count bytes of the number, without the word mark.
     digit_comma: Vec<Option<Box<[Step]>>>,
 }
 
@@ -35,9 +35,9 @@ pub(super) struct Unigram {
 pub(super) struct Scratch {
     cells: Vec<Cell>,
     steps: Vec<Step>,
-    /// The current word.
+    /// Current word.
     pub(super) word: Vec<u8>,
-    /// The pieces of the current word.
+    /// Pieces of the current word.
     pub(super) pieces: Vec<Step>,
 }
 
@@ -65,7 +65,7 @@ fn with_scratch<R>(run: impl FnOnce(&mut Scratch) -> R) -> R {
 }
 
 impl Unigram {
-    /// A model of checked pieces.
+    /// Creates a model of checked pieces.
     pub(super) fn new(vocabulary: &Vocabulary, text: TextRules, rule: DigitComma) -> Result<Self, TokenizerError> {
         let arithmetic = match text {
             TextRules::Own(_) => Arithmetic::Double,
@@ -99,7 +99,7 @@ impl Unigram {
         }
     }
 
-    /// The pieces of `number` (with or without word mark) under the digit-comma rule, then the comma.
+    /// Pieces of `number` (with or without word mark) under the digit-comma rule, then the comma.
     fn without_comma(
         &self,
         vocabulary: &Vocabulary,
@@ -133,12 +133,12 @@ impl Unigram {
         found.into()
     }
 
-    /// True if the digit-comma rule cuts this piece.
+    /// True if the digit-comma rule splits this piece.
     pub(super) fn is_cut(&self, id: u32) -> bool {
         self.digit_comma.get(id as usize).is_some_and(Option::is_some)
     }
 
-    /// Calls `each` with every word of `text`, marks as spaces.
+    /// Calls `each` with every word of `text`, with marks as spaces.
     #[inline]
     pub(super) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
         match &self.text {
@@ -212,7 +212,7 @@ impl Unigram {
     }
 
     /// Appends the pieces of a part of a text, which starts at source byte `base`, with their positions. In our vocabularies
-    /// its first word has a word mark if `starts_word` or after white space.
+    /// its first word has a word mark if `starts_word` is true or after white space.
     pub(super) fn encode_part(
         &self,
         vocabulary: &Vocabulary,
@@ -265,7 +265,7 @@ impl Unigram {
     }
 }
 
-/// The source of normalized bytes `start..end` without word marks at the ends; empty at its position if all are marks.
+/// Source of normalized bytes `start..end` without word marks at the ends; empty at its position if all are marks.
 fn covered(bytes: &[u8], source: &[(usize, usize)], start: usize, end: usize) -> (usize, usize) {
     let is_content = |&at: &usize| bytes[at] != b' ';
     match ((start..end).find(is_content), (start..end).rfind(is_content)) {

@@ -6,9 +6,9 @@ use unicode_script::{Script, UnicodeScript};
 use super::settings::{Names, ROLES};
 use super::{TokenizerError, WORD_MARK};
 
-/// Bytes of the longest text in a file: a piece, a prefix, a replacement.
+/// Maximum bytes of a text in a file: a piece, a prefix, a replacement.
 pub(super) const LONGEST_PIECE: usize = 1024;
-/// Bytes of all pieces: the trie has at most 2^28 units, at least half of them in use.
+/// Maximum bytes of all pieces: the trie has at most 2^28 units, at least half of them in use.
 const LARGEST: usize = 1 << 26;
 
 /// Role of a piece in encoding.
@@ -35,31 +35,31 @@ pub struct Piece {
     pub text: String,
     /// Natural log-probability; 0 except for normal pieces.
     pub score: f64,
-    /// Role.
+    /// Role in encoding.
     pub kind: PieceKind,
 }
 
 impl Piece {
-    /// A piece of any kind.
+    /// Creates a piece of any kind.
     pub fn new(text: impl Into<String>, score: f64, kind: PieceKind) -> Self {
         Self { text: text.into(), score, kind }
     }
 
-    /// A normal piece with its log-probability.
+    /// Creates a normal piece with its log-probability.
     pub fn normal(text: impl Into<String>, score: f64) -> Self {
         Self::new(text, score, PieceKind::Normal)
     }
 
-    /// True if the search produces the piece, and it has a word mark after its start.
+    /// True if the search may return the piece and it has a word mark after its start.
     fn spans_words(&self) -> bool {
-        // Most pieces do not contain the first byte of a mark.
+        // Fast path: no byte is the first byte of a mark.
         let plain = matches!(self.kind, PieceKind::Normal | PieceKind::UserDefined);
         let rest = self.text.as_bytes().get(1..).unwrap_or_default();
         plain && rest.contains(&0xe2) && self.text.char_indices().any(|(at, c)| c == WORD_MARK && at > 0)
     }
 }
 
-/// The ids of the five special pieces.
+/// Ids of the five special pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpecialIds {
     /// `<pad>`, 0 in every ALBERT vocabulary.
@@ -74,22 +74,22 @@ pub struct SpecialIds {
     pub mask: u32,
 }
 
-/// The texts of the special pieces, in the order of their ids in a trained vocabulary.
+/// Texts of the special pieces, in the order of their ids in a trained vocabulary.
 pub const SPECIAL_PIECES: [&str; 5] = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"];
 
-/// A checked set of pieces: texts, special ids, starts of words.
+/// A checked set of pieces: texts, special ids, word starts.
 #[derive(Debug, Clone)]
 pub(super) struct Vocabulary {
     pub(super) pieces: Vec<Piece>,
-    /// The ids, sorted by text; of equal texts, the last one counts.
+    /// Ids sorted by text; of equal texts, the last one counts.
     pub(super) by_text: Vec<u32>,
     pub(super) specials: SpecialIds,
     pub(super) word_start: Vec<bool>,
-    /// True if a piece that the search produces has a word mark after its start.
+    /// True if the search may return a piece with a word mark after its start.
     pub(super) spans_words: bool,
 }
 
-/// Names of the special pieces: ours and Google's, BERT's, and other usual ones.
+/// Names of the special pieces: ours and Google's, BERT's, and further usual ones.
 const NAMES: [(&str, &[&str]); 5] = [
     ("pad", &["<pad>", "[PAD]"]),
     ("unk", &["<unk>", "[UNK]"]),
@@ -149,8 +149,8 @@ impl Vocabulary {
         Self::with_ids(pieces, by_text, Some(unknown), &Names::default())
     }
 
-    /// Pieces with their ids, sorted by text; `unknown` is the id of the unknown piece, if not found by name. `given` names
-    /// special pieces.
+    /// Pieces with their ids, sorted by text; `unknown` is the id of the unknown piece, if it cannot be found by name.
+    /// `given` contains names of special pieces.
     pub(super) fn with_ids(
         pieces: Vec<Piece>,
         by_text: Vec<u32>,
@@ -192,10 +192,10 @@ impl Vocabulary {
         self.word_start = self.pieces.iter().map(|piece| is_word_start(&piece.text, continues_word)).collect();
     }
 
-    /// Makes the pieces called `names` the special ones; those without a name stay.
+    /// Makes the pieces called `names` the special ones; roles without a name are unchanged.
     ///
     /// # Errors
-    /// A name that is not a piece.
+    /// A name is not a piece.
     pub(super) fn rename(&mut self, names: &Names) -> Result<(), String> {
         let SpecialIds { pad, unk, cls, sep, mask } = &mut self.specials;
         for ((id, name), role) in [pad, unk, cls, sep, mask].into_iter().zip(names).zip(ROLES) {
@@ -212,7 +212,7 @@ impl Vocabulary {
         find(&self.pieces, &self.by_text, text)
     }
 
-    /// Appends pieces that no search produces.
+    /// Appends pieces that the search never returns.
     pub(super) fn extend(&mut self, pieces: impl Iterator<Item = Piece>) {
         self.pieces.extend(pieces);
         self.word_start.resize(self.pieces.len(), true);
@@ -239,7 +239,7 @@ impl Vocabulary {
     }
 }
 
-/// Sorts ids by the texts of their pieces. Most comparisons end at the first eight bytes, compared as one number.
+/// Sorts ids by the texts of their pieces. Comparisons usually end at the first eight bytes, compared as one number.
 pub(super) fn sorted_by_text(pieces: &[Piece], ids: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let text = |id: u32| pieces[id as usize].text.as_bytes();
     let with_prefix = |id| {
@@ -252,7 +252,7 @@ pub(super) fn sorted_by_text(pieces: &[Piece], ids: impl IntoIterator<Item = u32
     keys.into_iter().map(|(_, id)| id).collect()
 }
 
-/// The id of the piece `text` among ids sorted by text.
+/// Finds the piece `text` among ids sorted by text.
 fn find(pieces: &[Piece], by_text: &[u32], text: &str) -> Option<u32> {
     let after = by_text.partition_point(|&id| pieces[id as usize].text.as_str() <= text);
     let id = by_text[after.checked_sub(1)?];
@@ -262,8 +262,8 @@ fn find(pieces: &[Piece], by_text: &[u32], text: &str) -> Option<u32> {
 /// The released rule for word starts, used by whole-word masking.
 ///
 /// A piece starts a word if it begins with `▁` or `<`, is one punctuation mark, or contains a character other than `letters`
-/// (ASCII in the released rule) and punctuation. The apostrophe is not in the list: it starts a word, which the letters after it
-/// continue.
+/// (ASCII in the released rule) and punctuation. The apostrophe does not count as punctuation: it starts a word, which the
+/// letters after it continue.
 fn is_word_start(piece: &str, letter: impl Fn(char) -> bool) -> bool {
     const MARKS: &str = "!\"#$%&\"()*+,-./:;?@[\\]^_`{|}~";
     let mut characters = piece.chars();
@@ -271,8 +271,8 @@ fn is_word_start(piece: &str, letter: impl Fn(char) -> bool) -> bool {
     alone || piece.starts_with([WORD_MARK, '<']) || piece.chars().any(|c| !letter(c) && !MARKS.contains(c))
 }
 
-/// True for letters, marks and joiners of scripts that separate words. In the others every piece starts a word: a sentence would
-/// be one word, which a mask hides as a whole.
+/// True for letters, marks and joiners of scripts that separate words. In all other scripts every piece starts a word: otherwise
+/// a sentence would be one word, which a mask hides as a whole.
 fn continues_word(c: char) -> bool {
     use Script::{Ahom, Khmer, Lao, Myanmar, New_Tai_Lue, Tai_Le, Tai_Tham, Tai_Viet, Thai};
     let is_part = c.is_alphabetic() || is_combining_mark(c) || matches!(c, '\u{200c}' | '\u{200d}');
@@ -285,7 +285,7 @@ fn is_east_asian(c: char) -> bool {
     matches!(c.script(), Script::Han | Script::Hiragana | Script::Katakana | Script::Bopomofo) || is_kana_mark(c)
 }
 
-/// True for the marks of Kana that are of script Common.
+/// True for the marks of Kana in the script Common.
 pub(super) fn is_kana_mark(c: char) -> bool {
     matches!(c, '\u{30fc}' | '\u{ff70}' | '\u{ff9e}' | '\u{ff9f}')
 }

@@ -7,10 +7,10 @@
 //! the leaf of a node is units[node ^ offset(node)]; its value is the first byte of the replacement
 //! ```
 //!
-//! The longest key that starts at a position is replaced. Reading visits every reachable node once, so that no rule points
-//! outside; steps are bounds-checked, too.
+//! The longest key that starts at a position is replaced. Reading visits every reachable node once, to reject rules that
+//! point outside; steps are also bounds-checked.
 //!
-//! Cost: reading O(units); a look-up takes one access a byte. `nmt_nfkc` has 44,288 units (237,539 bytes in all).
+//! Cost: reading O(units); a look-up costs one access a byte. `nmt_nfkc` has 44,288 units (237,539 bytes in all).
 //! Source: Aoe 1989; the layout is that of Darts-clone, which SentencePiece embeds.
 
 use super::super::trie::Builder;
@@ -25,12 +25,12 @@ pub(crate) struct Charsmap {
 }
 
 const LEAF: u32 = 1 << 31;
-/// Longest key in bytes, which bounds the cost of a look-up. SentencePiece's rules have 20.
+/// Maximum length of a key in bytes, which limits the cost of a look-up. SentencePiece's rules have 20.
 const LONGEST_KEY: usize = 256;
-/// Longest replacement in bytes, which bounds the growth of a text. SentencePiece's rules have 33.
+/// Maximum length of a replacement in bytes, which limits the growth of a text. SentencePiece's rules have 33.
 const LONGEST_REPLACEMENT: usize = 64;
 
-/// Progress of the check of a node.
+/// State of a node during the check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     New,
@@ -79,11 +79,11 @@ impl Charsmap {
     }
 
     /// Visits every reachable node and checks the values of its leaves.
-    ///
+    /// Units are sorted by `index ^ label`: the children of a node have the key `node ^ offset(node)`.
     /// Units are sorted by `index ^ label`: the children of a node are those under `node ^ offset(node)`.
     fn check(&mut self) -> Result<(), String> {
         let n = self.units.len();
-        // Label 0 is used by leaves and by the root, which is no child.
+        // Label 0 is used by leaves and by the root, which is not a child.
         let is_node = |&index: &usize| self.units[index] & LEAF == 0 && self.units[index] & 0xff != 0;
         let parent_key = |index: usize| index ^ (self.units[index] & 0xff) as usize;
         let mut first = vec![0u32; n + 1]; // first[k]: where the units under key k start in `sorted`, once it is filled
@@ -152,7 +152,7 @@ impl Charsmap {
         Ok(())
     }
 
-    /// The longest rule for a prefix of `text`: length of its key, and the replacement.
+    /// Finds the longest rule for a prefix of `text`: length of its key, and the replacement.
     #[inline]
     pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let mut position = offset(self.units[0]) as usize;
@@ -188,7 +188,7 @@ impl Charsmap {
         })
     }
 
-    /// The serialized rules. Keys are sorted, distinct, not empty and without NUL.
+    /// Serializes rules. Keys must be sorted, distinct, not empty and without NUL.
     pub(crate) fn write(rules: &[(&str, &str)]) -> Vec<u8> {
         let mut replacements = Vec::new();
         let mut keys: Vec<(Vec<u8>, u32)> = Vec::with_capacity(rules.len());
@@ -266,7 +266,7 @@ mod tests {
         assert!(Charsmap::read(&Charsmap::write(&[(&key, "")])).is_ok());
         let key = "k".repeat(LONGEST_KEY + 1);
         assert!(error(&Charsmap::write(&[(&key, "")])).contains("a rule for more than 256 bytes"));
-        // A node for "a" that is its own child: each "a" of a text would be looked at from every position before it.
+        // The node for "a" is its own child: each "a" of a text would be visited from every position before it.
         let mut units = vec![EMPTY; 256];
         units[0] = u32::from(b'b') << 10;
         let child = usize::from(b'b' ^ b'a');

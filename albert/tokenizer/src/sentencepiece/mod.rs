@@ -1,8 +1,8 @@
 //! The SentencePiece format and its text rules.
 //!
-//! | file            | what                                                   |
+//! | file            | content                                                 |
 //! |-----------------|--------------------------------------------------------|
-//! | `proto.rs`      | `ModelProto`, what it says and everything else kept    |
+//! | `proto.rs`      | `ModelProto`, with unknown fields preserved            |
 //! | `charsmap.rs`   | the precompiled rules: a double-array trie             |
 //! | `normalizer.rs` | Google's `preprocess_text` and the model's normalizer  |
 

@@ -4,16 +4,16 @@
 //! "  Héllo,\tﬁne "  -- preprocess -->  "hello, fine"  -- normalize -->  "▁hello,▁fine"
 //! ```
 //!
-//! 1. Preprocess: runs of white space (Python's `str.split`) become one space, none at the ends; unless accents are kept,
-//!    NFKD and characters with a non-zero combining class are dropped; unless case is kept, `str.lower`.
+//! 1. Preprocess: runs of white space (Python's `str.split`) become one space, none at the ends; unless accents are kept, NFKD is applied
+//! and characters with a non-zero combining class are dropped; unless case is kept, `str.lower` is applied.
 //! 2. Normalize, at each position: a user-defined symbol is kept; otherwise the longest rule of the charsmap applies;
 //!    otherwise the character is kept. With `remove_extra_whitespaces` spaces are collapsed and trimmed again (rules produce
 //!    spaces); with `add_dummy_prefix` a word mark is prepended; spaces become word marks.
 //!
-//! Word marks are spaces here, as in the trie; a literal `▁` (U+2581) that the rules keep is a word mark, too.
+//! Word marks are spaces here, as in the trie; a literal `▁` (U+2581) that the rules keep is also a word mark.
 //!
-//! ASCII without rules (`Charsmap::keeps_ascii`) takes one table look-up a byte. Other text takes both steps up to the end of
-//! its word. Words are processed separately unless a piece spans words or a rule has a space in its key.
+//! ASCII without rules (`Charsmap::keeps_ascii`) costs one table look-up a byte. All other text runs through both steps up to
+//! the end of its word. Words are processed separately unless a piece spans words or a rule has a space in its key.
 //! Sources: the released ALBERT `tokenization.py`; Kudo and Richardson 2018.
 
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use super::super::{Cleaning, PieceKind};
 use super::charsmap::Charsmap;
 use super::proto::ModelProto;
 
-/// ASCII classes: the byte to emit, white space, or this.
+/// ASCII classes: the byte to emit, white space, or this value.
 const SLOW: u8 = 0;
 const SPACE: u8 = b' ';
 
 /// The text rules of one model.
 #[derive(Debug, Clone)]
 pub(crate) struct Normalizer {
-    /// Google's preprocessing; `None` for the parts of pieces that the digit-comma rule encodes.
+    /// Google's preprocessing; `None` for the parts of pieces encoded by the digit-comma rule.
     preprocess: Option<Cleaning>,
     charsmap: Option<Arc<Charsmap>>,
     /// User-defined symbols, which rules do not change.
@@ -43,16 +43,16 @@ pub(crate) struct Normalizer {
     add_dummy_prefix: bool,
     remove_extra_whitespaces: bool,
     whitespace_as_suffix: bool,
-    /// The whole text is one word: pieces may span word marks.
+    /// True if the whole text is one word: pieces may span word marks.
     whole: bool,
     ascii: [u8; 128],
 }
 
 /// Sink of normalized bytes.
 pub(super) trait Sink {
-    /// Bytes of a word, from source bytes `start..end`.
+    /// Appends bytes of a word, from source bytes `start..end`.
     fn bytes(&mut self, bytes: &[u8], start: usize, end: usize);
-    /// A word mark.
+    /// Appends a word mark.
     fn mark(&mut self, start: usize, end: usize);
 }
 
@@ -65,9 +65,9 @@ struct Origin {
 
 /// State between the parts of a text.
 struct State {
-    /// White space occurred after the last word.
+    /// White space follows the last word.
     gap: bool,
-    /// Output is not empty.
+    /// The output is not empty.
     started: bool,
     /// The output ends in a space, so the next space is dropped.
     after_space: bool,
@@ -81,7 +81,7 @@ fn is_python_space(c: char) -> bool {
 }
 
 impl Normalizer {
-    /// The rules of `model` with the pieces of `vocabulary`, after `cleaning`.
+    /// Rules of `model` with the pieces of `vocabulary`, after `cleaning`.
     pub(crate) fn new(model: &ModelProto, vocabulary: &Vocabulary, cleaning: Cleaning) -> Result<Self, String> {
         let spec = &model.normalizer;
         let charsmap = if spec.charsmap.is_empty() { None } else { Some(Arc::new(Charsmap::read(&spec.charsmap)?)) };
@@ -115,13 +115,13 @@ impl Normalizer {
         Self { preprocess: None, ascii: [SLOW; 128], ..self.clone() }
     }
 
-    /// Sets the preprocessing and with it which ASCII bytes go the fast way.
+    /// Sets the preprocessing, and so the ASCII bytes handled by the fast path.
     fn preprocess(&mut self, cleaning: Option<Cleaning>, symbols: &[(&[u8], u32)]) {
         self.preprocess = cleaning;
         self.ascii = std::array::from_fn(|byte| {
             let byte = byte as u8;
             let given = if cleaning.is_some_and(|c| c.lowercase) { byte.to_ascii_lowercase() } else { byte };
-            // A longer symbol must be seen from its first byte on.
+            // A longer symbol must be recognized from its first byte on.
             let starts_symbol = symbols.iter().any(|(key, _)| key.len() > 1 && key[0] == given);
             let keeps = self.charsmap.as_ref().is_none_or(|map| map.keeps_ascii(given));
             match byte {
@@ -136,7 +136,7 @@ impl Normalizer {
         }
     }
 
-    /// Calls `each` with every word of `text`, in order, in the form of the trie. `word` is scratch.
+    /// Calls `each` with every word of `text`, in order, in the form of the trie. `word` is a scratch buffer.
     #[inline]
     pub(crate) fn for_each_word(&self, text: &str, word: &mut Vec<u8>, each: impl FnMut(&[u8])) {
         word.clear();
@@ -145,7 +145,7 @@ impl Normalizer {
         words.finish(self);
     }
 
-    /// The normalized text with the source bytes of each of its bytes.
+    /// Normalized text with the source bytes of each of its bytes.
     pub(crate) fn with_source(&self, text: &str) -> (Vec<u8>, Vec<(usize, usize)>) {
         let mut sink = WithSource::default();
         self.run(text, &mut sink);
@@ -162,7 +162,7 @@ impl Normalizer {
         (bytes, source)
     }
 
-    /// True if the whole text is one word to the search.
+    /// True if the search treats the whole text as one word.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
@@ -227,7 +227,7 @@ impl Normalizer {
         from + len
     }
 
-    /// Preprocesses source bytes `from..to`; white space inside becomes single spaces, at the ends nothing.
+    /// Preprocesses source bytes `from..to`; white space inside becomes single spaces and is dropped at the ends.
     fn preprocessed(&self, text: &str, from: usize, to: usize) -> (Vec<u8>, Vec<Origin>) {
         let mut characters: Vec<(char, usize, usize)> = Vec::with_capacity(to - from);
         let cleaning = self.cleaning();
@@ -252,7 +252,7 @@ impl Normalizer {
             }
         }
         if cleaning.lowercase {
-            // `str.lower`: Unicode's full mapping, the final sigma by its context.
+            // `str.lower`: Unicode's full mapping, with the final sigma determined by its context.
             lower_sigmas(&mut characters, text, from..to, cleaning.strip_accents);
             let lower = |(c, start, end): (char, usize, usize)| c.to_lowercase().map(move |l| (l, start, end));
             characters = characters.into_iter().flat_map(lower).collect();
@@ -269,13 +269,13 @@ impl Normalizer {
         (buffer, origins)
     }
 
-    /// The model's own normalizer over preprocessed text.
+    /// Applies the model's own normalizer to preprocessed text.
     fn normalize(&self, text: &[u8], origins: &[Origin], state: &mut State, sink: &mut impl Sink) {
         let (mut at, mut index) = (0, 0);
         while at < text.len() {
             let rest = &text[at..];
             let (len, becomes) = self.prefix(rest);
-            // The characters that hold the first and the last byte taken; odd rules may end inside one.
+            // The characters with the first and the last byte of the match; odd rules may end inside one.
             while origins.get(index + 1).is_some_and(|origin| origin.at <= at) {
                 index += 1;
             }
@@ -305,7 +305,7 @@ impl Normalizer {
         }
         match self.charsmap.as_ref().and_then(|map| map.longest(text)) {
             Some((len, becomes)) => (len, becomes.as_bytes()),
-            // The rest of a character that an odd rule cut.
+            // The rest of a character that an odd rule split.
             None if text[0] & 0xc0 == 0x80 => (1, "\u{fffd}".as_bytes()),
             None => {
                 let len = character_len(text[0]).min(text.len());
@@ -342,7 +342,7 @@ impl Normalizer {
 /// Passes on one word at a time.
 struct Words<'w, F: FnMut(&[u8])> {
     word: &'w mut Vec<u8>,
-    /// Word marks since the last word; all but the last are words by themselves.
+    /// Word marks since the last word; all but the last are separate words.
     pending: usize,
     whole: bool,
     each: F,

@@ -3,10 +3,10 @@
 //! | field            | content                                                                  |
 //! |------------------|--------------------------------------------------------------------------|
 //! | 1 pieces         | repeated: 1 text, 2 score, 3 type (1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte) |
-//! | 2 trainer_spec   | in use: 3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback |
+//! | 2 trainer_spec   | used: 3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback |
 //! | 3 normalizer_spec| 1 name, 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces, 5 escape_whitespaces |
 //!
-//! All other fields are kept and written back: a file of SentencePiece is reproduced byte for byte.
+//! All other fields are preserved: a file written by SentencePiece is reproduced byte for byte.
 //! Source: `sentencepiece_model.proto`.
 
 use super::super::{Piece, PieceKind};
@@ -25,7 +25,7 @@ pub(crate) struct ModelProto {
     rest: Vec<u8>,
 }
 
-/// Fields of `trainer_spec` in use.
+/// Used fields of `trainer_spec`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct TrainerSpec {
     pub(crate) model_type: u64,
@@ -33,7 +33,7 @@ pub(crate) struct TrainerSpec {
     pub(crate) byte_fallback: bool,
 }
 
-/// Fields of `normalizer_spec` in use.
+/// Used fields of `normalizer_spec`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NormalizerSpec {
     pub(crate) charsmap: Vec<u8>,
@@ -84,7 +84,7 @@ impl ModelProto {
         Ok((Self { piece_extras, trainer, normalizer, trainer_raw, normalizer_raw, rest }, pieces))
     }
 
-    /// A model of `pieces` (scores are rounded to f32) with the normalizer rules `charsmap`.
+    /// Creates a model of `pieces` (scores are rounded to f32) with the normalizer rules `charsmap`.
     pub(crate) fn new(pieces: &[Piece], charsmap: Vec<u8>) -> Self {
         let mut trainer_raw = Vec::new();
         write_field(&mut trainer_raw, 3, Value::Varint(1));
@@ -121,7 +121,7 @@ impl ModelProto {
         &self.normalizer.charsmap
     }
 
-    /// The model with `pieces` as a file.
+    /// Serializes the model with `pieces`.
     pub(crate) fn write(&self, pieces: &[Piece]) -> Vec<u8> {
         let mut out = Vec::new();
         let mut extras = self.piece_extras.iter().peekable();
@@ -146,16 +146,16 @@ impl ModelProto {
     }
 }
 
-/// A normal piece as SentencePiece writes it: field 1 of less than 128 bytes, then field 2.
+/// Parses a normal piece as written by SentencePiece: field 1 of less than 128 bytes, then field 2.
 fn read_normal(message: &[u8]) -> Option<Piece> {
     let (&[0x0a, len @ 1..=0x7f], rest) = message.split_first_chunk()? else { return None };
     let (text, &[0x15, a, b, c, d]) = rest.split_at_checked(usize::from(len))? else { return None };
     Some(Piece::normal(std::str::from_utf8(text).ok()?, f64::from(f32::from_le_bytes([a, b, c, d]))))
 }
 
-/// One piece and its unknown fields.
+/// Parses one piece and its unknown fields.
 fn read_piece(message: &[u8], at: usize) -> Result<(Piece, Vec<u8>), String> {
-    // Most pieces, for a third of the cost of a general message.
+    // Covers nearly all pieces, at a third of the cost of a general message.
     if let Some(piece) = read_normal(message) {
         return Ok((piece, Vec::new()));
     }

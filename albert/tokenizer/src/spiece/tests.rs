@@ -1,4 +1,4 @@
-//! Properties of SentencePiece models on small ones written here, whose results can be worked out by hand.
+//! Properties of SentencePiece models, on small ones whose results can be computed by hand.
 
 use std::path::Path;
 
@@ -7,12 +7,11 @@ use crate::Piece;
 use crate::tests::{texts, toy_pieces};
 use bounded_input::proto::{Reader, Value, write_field};
 
-/// A model of `pieces`.
 fn written(pieces: &[Piece]) -> Vec<u8> {
     ModelProto::new(pieces, own_rules()).write(pieces)
 }
 
-/// A model of the special pieces and `more`; a score of 0 makes a user-defined symbol.
+/// A model of the special pieces and `more`; a piece with score 0 is a user-defined symbol.
 fn toy(more: &[(&str, f64)]) -> Vec<u8> {
     written(&toy_pieces(more))
 }
@@ -29,7 +28,7 @@ fn a_written_model_is_read_back_byte_for_byte() {
     let bytes = model.write(&pieces);
     assert_eq!(ModelProto::read(&bytes).expect("just written"), (model, pieces));
     assert_eq!(load(&bytes).to_spiece().expect("it came from one"), bytes);
-    // Fields that are not known, in a piece and in the model, are kept.
+    // Unknown fields, in a piece and in the model, are preserved.
     let mut piece = Vec::new();
     write_field(&mut piece, 1, Value::Bytes("x".as_bytes()));
     write_field(&mut piece, 2, Value::Fixed32(f32::to_bits(-4.0)));

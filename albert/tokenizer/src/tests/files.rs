@@ -1,4 +1,4 @@
-//! `tokenizer.json`: there and back, and what is said when it is not what it should be.
+//! `tokenizer.json`: round trips, and messages for malformed files.
 
 use std::path::Path;
 
@@ -56,14 +56,14 @@ fn the_files_beside_tokenizer_json_say_the_same() {
     let original = sample();
     let config: serde_json::Value = serde_json::from_str(&original.to_config_json()).expect("valid JSON");
     assert_eq!((&config["mask_token"], &config["pad_token"]), (&"[MASK]".into(), &"<pad>".into()));
-    // As a SentencePiece model, the same pieces give the same ids.
+    // As a SentencePiece model, the same pieces produce the same ids.
     let path = folder.path().join("spiece.model");
     std::fs::write(&path, original.to_spiece().unwrap()).expect("writable");
     let spiece = Tokenizer::load(&path).expect("just written");
     for text in ["", "a(日本 \u{200b}A\u{1}a\"\\ x", "[MASK] É"] {
         assert_eq!(spiece.encode(text).unwrap(), original.encode(text).unwrap(), "{text:?}");
     }
-    // Readers of a spiece.model would lower-case and strip first.
+    // Readers of a spiece.model would convert to lower case and strip accents first.
     for cleaning in Cleaning::all().filter(|&cleaning| cleaning != Cleaning::default()) {
         let tokenizer = sample_cleaned(cleaning);
         assert!(tokenizer.to_spiece().is_err(), "{cleaning:?}");

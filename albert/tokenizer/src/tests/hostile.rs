@@ -1,4 +1,4 @@
-//! Files that ask for more than a tokenizer needs: an error in one sentence, soon and in little memory.
+//! Files that require more resources than a tokenizer needs: an error in one sentence, quickly and with little memory.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A foreign `tokenizer.json` of words, with parts of it replaced.
+/// A third-party `tokenizer.json` of words, with parts of it replaced.
 fn foreign(parts: &[(&str, Value)]) -> String {
     let words = ["<pad>", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"];
     let vocab: serde_json::Map<_, _> =
@@ -25,7 +25,7 @@ fn load(json: &str) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::from_json(json, Path::new("t.json"))
 }
 
-/// What is said of the file, or of the text "a b a", within a few seconds.
+/// Message about the file, or about the text "a b a", within a few seconds.
 fn refused(parts: &[(&str, Value)]) -> String {
     let start = Instant::now();
     let error = load(&foreign(parts)).and_then(|tokenizer| tokenizer.encode("a b a"));
@@ -51,12 +51,12 @@ fn a_normalizer_cannot_multiply_a_text() {
     assert!(refused(&[("normalizer", regex)]).contains("its normalizer makes 500005 bytes"));
     let prepend = json!({"type": "Prepend", "prepend": "x".repeat(1 << 20)});
     assert!(refused(&[("normalizer", sequence(vec![prepend; 20]))]).contains("its normalizer makes"));
-    // However the steps are nested.
+    // For any nesting of the steps.
     let nested = (0..6).fold(replace("a", "aa"), |step, _| sequence(vec![step.clone(), step]));
     assert!(refused(&[("normalizer", nested)]).contains("its normalizer makes"));
 }
 
-/// The library panicked in NFKD: it had lost the first character.
+/// The library panicked in NFKD: the first character was lost.
 #[test]
 fn a_replacement_of_nothing_cannot_come_before_the_first_character() {
     let anywhere = replace("", "x");
@@ -67,7 +67,7 @@ fn a_replacement_of_nothing_cannot_come_before_the_first_character() {
             assert!(error.contains("inserts text before the first character"), "{next}: {error}");
         }
     }
-    // The library keeps the positions after Prepend, and after insertions later in the text.
+    // The library preserves the positions after Prepend, and after insertions later in the text.
     let prepend = json!({"type": "Prepend", "prepend": "x"});
     let at_end = json!({"type": "Replace", "pattern": {"Regex": "$"}, "content": "x"});
     for step in [prepend, at_end, replace("a", "xx"), replace("a", "")] {
@@ -87,7 +87,7 @@ fn usual_normalizers_are_within_the_bound() {
         json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}),
     ];
     let tokenizer = load(&foreign(&[("normalizer", sequence(steps))])).expect("a usual file");
-    // The longest decomposition of all: 3 bytes become 33.
+    // The longest decomposition: 3 bytes become 33.
     for text in ["\u{fdfa}".repeat(10_000), " ".repeat(10_000), "a b".to_owned()] {
         tokenizer.encode(&text).expect("a usual text");
     }
@@ -111,7 +111,7 @@ fn other_parts_cannot_multiply_a_text_either() {
     let special = json!({"SpecialToken": {"id": "x", "type_id": 0}});
     let adding = template([vec![a.clone()], vec![special; 1000]].concat(), 1000);
     assert!(refused(&[("post_processor", adding)]).contains("adds 1000000 special ids"));
-    // The library indexes a second text and the tokens without a check.
+    // The library indexes a second text and the tokens without checks.
     let second = template(vec![json!({"Sequence": {"id": "B", "type_id": 0}})], 1);
     assert!(refused(&[("post_processor", second)]).contains("`single` contains sequence B"));
     let unknown = template(vec![a.clone(), json!({"SpecialToken": {"id": "[SEP]", "type_id": 0}})], 1);
@@ -120,7 +120,7 @@ fn other_parts_cannot_multiply_a_text_either() {
     let decoder = json!({"type": "Sequence", "decoders": vec![replace("a", "aa"); 40]});
     assert!(refused(&[("decoder", decoder)]).contains("decoder can make"));
 
-    // The library goes by fields where it does not know the type.
+    // The library infers an unknown type from the fields.
     let mut misspelled = template(vec![json!({"Sequence": {"id": "B", "type_id": 0}})], 1);
     misspelled["type"] = json!("Template");
     assert!(refused(&[("post_processor", misspelled)]).contains("`single` contains sequence B"));
@@ -143,7 +143,7 @@ fn models_are_bounded() {
     let long = "x".repeat(5000);
     assert!(refused(&word_piece("continuing_subword_prefix", json!(long))).contains("has 5000 bytes; at most 1024"));
 
-    // A trie of the library has a node of some hundred bytes for every byte of its pieces, and drops them recursively.
+    // The library's trie has a node of some hundred bytes for every byte of its pieces, and drops them recursively.
     let unigram = |pieces: Vec<String>| {
         let special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"].map(str::to_owned);
         let vocab: Vec<_> = special.into_iter().chain(pieces).map(|piece| json!([piece, -1.0])).collect();
@@ -179,7 +179,7 @@ fn what_a_foreign_pipeline_cannot_do_is_an_error_of_every_method() {
     assert!(Encoder::new(&tokenizer).encode_into(text, &mut Vec::new()).is_err());
     let error = tokenizer.encode(text).expect_err("too long").to_string();
     assert!(error.starts_with("the tokenizer cannot encode 3 bytes: its normalizer makes"), "{error}");
-    // Other texts are encoded, and the file is written whole.
+    // All other texts are encoded, and the file is written completely.
     assert_eq!(tokenizer.encode("b").expect("short"), [6]);
     assert!(tokenizer.to_json().expect("it was read").len() > 2000);
 }

@@ -1,8 +1,8 @@
-//! Cleaning, and whatever text people may throw at a tokenizer.
+//! Cleaning, and arbitrary text as input of a tokenizer.
 
 use super::*;
 
-/// Syllables made into words, words drawn with Zipf's frequencies: text that has something to learn.
+/// Words of random syllables, drawn with Zipf's frequencies: text with learnable structure.
 pub(crate) fn sample_text(lines: usize, seed: u64) -> Vec<String> {
     let mut draw = Draw(seed);
     let onsets = ["b", "c", "d", "f", "g", "l", "m", "n", "p", "r", "s", "t", "th", "st", "ch", "br"];
@@ -43,9 +43,9 @@ fn cleaning_gives_the_released_results() {
     for (text, expected) in cases {
         let cleaned = Cleaning::default().clean(text);
         let expected: String = match text {
-            // Decomposed by NFKD, and never put together again.
+            // Decomposed by NFKD, and never composed.
             "한국어" => expected.nfkd().collect(),
-            // U+0E47 has class 0 and stays, as do the vowel signs.
+            // U+0E47 has class 0 and is kept, like the vowel signs.
             _ => expected.into(),
         };
         assert_eq!(cleaned.text, expected, "text {text:?}");
@@ -58,7 +58,7 @@ fn cleaning_gives_the_released_results() {
 
 use unicode_normalization::UnicodeNormalization;
 
-/// Random text: ASCII, letters with marks, other scripts, symbols, controls, odd spaces, any code point at all.
+/// Random text: ASCII, letters with marks, other scripts, symbols, controls, unusual spaces, arbitrary code points.
 fn random_text(draw: &mut Draw, len: usize) -> String {
     let ranges: [(u32, u32); 12] = [
         (0x20, 0x7f),
@@ -102,7 +102,7 @@ fn cleaning_keeps_its_promises_on_any_text() {
             for &(start, end) in &cleaned.source {
                 assert!(text.get(start..end).is_some(), "{case}: {start}..{end} cuts a character");
             }
-            // Word by word and with offsets are two ways through the same code; both must say the same.
+            // Encoding word by word and with offsets must agree.
             let mut words = String::new();
             cleaning.for_each_word(&text, &mut Vec::new(), |word| {
                 words.push_str(std::str::from_utf8(word).expect("whole characters"));
@@ -111,14 +111,14 @@ fn cleaning_keeps_its_promises_on_any_text() {
             if normalization != Normalization::Released {
                 continue;
             }
-            // The definition, done the slow way on the whole text.
+            // The definition, applied step by step to the whole text.
             let normal: String = if strip_accents {
                 let decomposed = text.nfkd();
                 decomposed.filter(|&c| unicode_normalization::char::canonical_combining_class(c) == 0).collect()
             } else {
                 text.nfkc().collect()
             };
-            // As a whole, as `str.lower` does: what separates words here may be case-ignorable.
+            // Applied to the whole text, like `str.lower`: a word separator here may be case-ignorable.
             let normal = if lowercase { normal.to_lowercase() } else { normal };
             let keep = |word: &str| word.chars().filter(|&c| !clean::is_dropped(c)).collect::<String>();
             let words = normal.split(clean::is_space).map(keep);
@@ -162,7 +162,7 @@ pub(in crate::tests) const LANGUAGES: [&str; 30] = [
     "Ḍ\u{307} ⟨text⟩ “quotes” … — – -",
 ];
 
-/// The normalizer steps of `tokenizer.json`, run by Hugging Face's library, give our text for every form but the released one.
+/// The normalizer steps of `tokenizer.json`, run by Hugging Face's library, produce our text for every form except the released one.
 #[test]
 fn hugging_face_cleans_alike() {
     let mut draw = Draw(13);
@@ -197,7 +197,7 @@ fn every_way_of_encoding_gives_the_same_ids_on_any_text() {
         .map(|len| random_text(&mut draw, len))
         .collect();
     lines.extend(text);
-    // The same lines twice: the second time from the encoder's memory.
+    // The same lines twice: the second time from the encoder's cache.
     lines.extend_from_within(..);
     let batch = tokenizer.encode_batch(&lines).unwrap();
     let mut encoder = Encoder::new(&tokenizer);

@@ -1,6 +1,6 @@
 //! Word counts, required characters, and segments of words.
 //!
-//! A segment is a longest part of a word that pieces can cover: it ends at a change of script, before and after a
+//! A segment is a maximal part of a word that pieces can cover: it ends at a change of script, before and after a
 //! user-defined symbol, and at characters that are not required. The word mark (a space here) belongs to the text after it.
 
 use std::ops::Range;
@@ -55,11 +55,11 @@ impl Corpus {
     }
 }
 
-/// Distinct cleaned words of a text with their counts: all that training takes from it. Counts of parts of a text, made on
-/// different machines, add up to those of the text.
+/// Distinct cleaned words of a text with their counts, the only input of training. Counts for parts of a text, made on
+/// different machines, add up to those of the whole text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WordCounts {
-    /// A space and the word's bytes.
+    /// Counts by a space and the word's bytes.
     counts: Counts<Box<[u8]>>,
     /// Sampled words before cleaning (`losses.rs`).
     pub(super) sample: Counts<Box<[u8]>>,
@@ -68,7 +68,7 @@ pub struct WordCounts {
 }
 
 impl WordCounts {
-    /// Adds the words of `lines`, on the threads of the current rayon pool.
+    /// Counts the words of `lines`, on the threads of the current rayon pool.
     pub fn add<L: AsRef<str> + Sync>(&mut self, lines: &[L], config: &TrainerConfig) {
         // Several chunks for each thread.
         const CHUNK: usize = 1 << 12;
@@ -102,11 +102,11 @@ impl WordCounts {
         }
     }
 
-    /// Calls `each` with the counts in messages of at most about `size` bytes, for [`add_message`](Self::add_message) of
-    /// another process; stops at its first error.
+    /// Calls `each` with the counts in messages of about `size` bytes, for [`add_message`](Self::add_message) in another
+    /// process; stops at its first error.
     ///
     /// # Errors
-    /// That of `each`.
+    /// The error of `each`.
     pub fn for_each_message<E>(&self, size: usize, mut each: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut message = [self.lines, self.skipped].map(u64::to_le_bytes).concat();
         for (word, count) in self.counts.iter().chain(&self.sample) {
@@ -122,10 +122,10 @@ impl WordCounts {
         each(&message)
     }
 
-    /// Adds the counts in a message of [`for_each_message`](Self::for_each_message).
+    /// Adds the counts in a message from [`for_each_message`](Self::for_each_message).
     ///
     /// # Errors
-    /// It is not one.
+    /// The message is damaged.
     pub fn add_message(&mut self, message: &[u8]) -> Result<(), TokenizerError> {
         let damaged = || TokenizerError::Vocabulary("a message of word counts is damaged".into());
         let mut rest = message;
@@ -139,7 +139,7 @@ impl WordCounts {
         while !rest.is_empty() {
             let (count, len) = (number(&mut rest)?, number(&mut rest)?);
             let word = rest.split_off(..len as usize).ok_or_else(damaged)?;
-            // Words are text wherever they are used.
+            // Words are used as text everywhere.
             std::str::from_utf8(word).map_err(|_| damaged())?;
             let table = if word.first() == Some(&losses::SAMPLED) { &mut self.sample } else { &mut self.counts };
             match table.get_mut(word) {
@@ -167,7 +167,7 @@ impl Symbols<'_> {
     }
 }
 
-/// The characters of a word with their bytes; a user-defined symbol is one character, `None`.
+/// Characters of a word with their bytes; a user-defined symbol is one character, `None`.
 fn characters_of<'w>(word: &'w [u8], symbols: &'w Symbols<'w>) -> impl Iterator<Item = (Range<usize>, Option<char>)> {
     let text = std::str::from_utf8(word).expect("cleaning writes whole characters");
     let mut at = 0;
@@ -181,7 +181,7 @@ fn characters_of<'w>(word: &'w [u8], symbols: &'w Symbols<'w>) -> impl Iterator<
     })
 }
 
-/// The most frequent characters that cover the share `coverage` of all, with their counts, and the rest.
+/// The most frequent characters, which together cover the share `coverage`, with their counts, and the rest.
 fn required_characters(
     words: &[(Box<[u8]>, u64)],
     symbols: &Symbols,
@@ -210,9 +210,9 @@ fn required_characters(
     (characters, counts, uncovered)
 }
 
-/// Script for the segmentation: Kana and Han are one, inherited characters have none.
+/// Script for the segmentation: Kana and Han are one script, inherited characters have none.
 fn script_of(c: char) -> Option<Script> {
-    // Finding a script takes a search in a table.
+    // Finding a script requires a search in a table.
     let script = if c.is_ascii_alphabetic() { Script::Latin } else { c.script() };
     match script {
         Script::Inherited => None,
@@ -222,7 +222,7 @@ fn script_of(c: char) -> Option<Script> {
     }
 }
 
-/// Cuts words into segments and counts those.
+/// Splits words into segments and counts them.
 fn cut_words(words: &[(Box<[u8]>, u64)], symbols: &Symbols, characters: &[char], split_digits: bool) -> Counted {
     let mut required = characters.to_vec();
     required.sort_unstable();
@@ -241,7 +241,7 @@ fn cut_words(words: &[(Box<[u8]>, u64)], symbols: &Symbols, characters: &[char],
         let mut after_digit = false;
         for (at, c) in characters_of(word, symbols) {
             let Some(c) = c.filter(|c| required.binary_search(c).is_ok()) else {
-                // Symbols and rare characters are in no segment.
+                // Symbols and rare characters are not part of a segment.
                 add(&word[start..at.start]);
                 start = at.end;
                 current = None;

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! Edges are found once, with the seed pieces; later rounds only remove pieces. Probabilities are multiplied directly,
-//! without exp or log for each edge; if that underflows (a segment of hundreds of characters), the sums are repeated in
-//! logarithms. A character without a piece costs the lowest score - 10.
+//! without exp or log for each edge; if that underflows (a segment of hundreds of characters), the sums are recomputed
+//! in logarithms. A character without a piece costs the lowest score - 10.
 //!
 //! Cost: 4 bytes an edge, a few nanoseconds an edge and E step.
-//! Determinism: chunks are cut by number of positions, at most [`MAX_CHUNKS`] of them; each sums its segments in
-//! order, and the chunks' sums are added in order.
+//! Determinism: chunks are divided by number of positions, at most [`MAX_CHUNKS`] of them; each sums its segments in
+//! order, and the sums of the chunks are added in order.
 
 use rayon::prelude::*;
 
@@ -22,9 +22,9 @@ use super::Pieces;
 use crate::lattice::UNKNOWN_PENALTY;
 use crate::trie::Trie;
 
-/// Each chunk needs 8 bytes a piece while counts are summed: 128 MB for a million seed pieces.
+/// Each chunk requires 8 bytes a piece while counts are summed: 128 MB for a million seed pieces.
 const MAX_CHUNKS: usize = 16;
-/// Fewest positions of a chunk.
+/// Minimum number of positions of a chunk.
 const CHUNK_POSITIONS: usize = 1 << 14;
 
 /// Piece in the upper 24 bits, length in characters in the lower 8.
@@ -50,7 +50,7 @@ impl Edge {
 struct Chunk {
     /// Characters and count of each segment.
     segments: Vec<(u32, f64)>,
-    /// For each position of each segment, without the last: the end of its edges.
+    /// For each position of each segment except the last, the end of its edges.
     edge_ends: Vec<u32>,
     edges: Vec<Edge>,
 }
@@ -68,7 +68,7 @@ impl Lattice<'_> {
         self.edge_ends.len()
     }
 
-    /// The edges that start at position `p`.
+    /// Edges that start at position `p`.
     #[inline(always)]
     fn edges(&self, p: usize) -> &[Edge] {
         let start = if p == 0 { self.first_edge } else { self.edge_ends[p - 1] as usize };
@@ -139,7 +139,7 @@ pub(super) fn for_each_piece(text: &[u8], trie: &Trie, mut each: impl FnMut(u32,
     }
 }
 
-/// The lattices of all segments.
+/// Lattices of all segments.
 pub(super) struct Lattices {
     chunks: Vec<Chunk>,
 }
@@ -168,12 +168,12 @@ impl Lattices {
         Self { chunks }
     }
 
-    /// Removes the pieces without a new id and renumbers the others.
+    /// Removes the pieces without a new id and renumbers the remaining ones.
     pub(super) fn rename(&mut self, new_ids: &[Option<u32>]) {
         self.chunks.par_iter_mut().for_each(|chunk| chunk.rename(new_ids));
     }
 
-    /// The E step: expected count of each piece, and log-likelihood of all segments, both over all segmentations.
+    /// E step: expected count of each piece, and log-likelihood of all segments, both over all segmentations.
     pub(super) fn expected_counts(&self, pieces: &Pieces) -> (Vec<f64>, f64) {
         let unknown = pieces.lowest_score() - UNKNOWN_PENALTY;
         let logs = Weights { pieces: pieces.scores.clone(), unknown };
@@ -266,7 +266,7 @@ impl ForwardBackward {
 
     /// Adds one segment, in plain probabilities; returns false and adds nothing if they underflow.
     fn add(&mut self, lattice: &Lattice, probabilities: &Weights) -> bool {
-        /// Far above the smallest normal number (2e-308), so that terms that underflow are negligible.
+        /// Far above the smallest normal number (2e-308), so that underflowing terms are negligible.
         const LEAST: f64 = 1e-250;
         let n = lattice.len();
         self.reset(n, 0.0);
@@ -308,7 +308,7 @@ impl ForwardBackward {
         true
     }
 
-    /// The same in logarithms: slow, for segments of any length.
+    /// As `add`, in logarithms: slow, for segments of any length.
     fn add_in_logarithms(&mut self, lattice: &Lattice, logs: &Weights) {
         let n = lattice.len();
         self.reset(n, f64::NEG_INFINITY);

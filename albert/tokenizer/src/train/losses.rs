@@ -1,4 +1,4 @@
-//! Losses by cleaning: words of the corpus that become equal, or lose a part.
+//! Information lost by cleaning: words of the corpus that become equal or change.
 //!
 //! ```text
 //! sampled lines ── NFC, words of Unicode Annex 29 ──> "würde" 41, "wurde" 67, ...
@@ -6,15 +6,15 @@
 //! ```
 //!
 //! Annex 29 separates words without spaces: a run of Katakana is a word, and so is each Hiragana, Han or Thai character with
-//! its marks. The sample of a corpus of fewer than 2^15 lines is all of them, of a larger one the 2^14 to 2^15 lines whose hash
-//! ends in enough zeros, so its cost does not grow with the corpus. It is the same however the lines are divided among threads
-//! and ranks: a word is counted by the zeros of its line, its *level*, and low levels are left out when the number of lines is
-//! known. Of lines whose words lose nothing, a sixteenth with weight 16 is enough: finding words takes longer than the rest of
-//! counting.
+//! its marks. For a corpus of fewer than 2^15 lines the sample is all lines; for a larger one it is the 2^14 to 2^15 lines
+//! whose hash ends in enough zeros, so its cost does not grow with the corpus. The sample does not depend on how lines are
+//! divided among threads and ranks: a word is counted by the zeros of its line, its *level*, and low levels are dropped once
+//! the number of lines is known. Of lines that lose nothing, a sixteenth with weight 16 is enough: finding words takes longer
+//! than the rest of counting.
 //!
 //! Thresholds: in frequency lists of 43 languages, stripping accents merges at most 0.010 % of the occurrences of English,
 //! Indonesian, Malay and Filipino, and changes less than 0.05 %. In Latin, Cyrillic, Greek, Arabic, Indic and Japanese script it
-//! merges 0.13 % (Dutch) to 25 % (Vietnamese), or changes at least 2.5 % (Macedonian, Bulgarian). Lower-casing has no threshold:
+//! merges 0.13 % (Dutch) to 25 % (Vietnamese), or changes at least 2.5 % (Macedonian, Bulgarian). Lower case has no threshold:
 //! it merges as much in English (10.6 % of a manual) as in its German translation (8.6 %).
 //! Source: Unicode Standard Annex 29.
 
@@ -31,15 +31,15 @@ use crate::{Cleaning, Normalization};
 
 /// First byte of a sampled word, which no cleaned word contains.
 pub(super) const SAMPLED: u8 = 1;
-/// Lines of a corpus that is sampled as a whole, as a power of two.
+/// Number of lines below which the whole corpus is sampled, as a power of two.
 const ALL: u32 = 15;
-/// Lines without a character that cleaning may lose, for each one that is sampled, as a power of two.
+/// Number of lines per sampled line, for lines without a character that cleaning may lose, as a power of two.
 const PLAIN: u32 = 4;
-/// Share of occurrences that are merged.
+/// Threshold for the share of merged occurrences.
 const MERGED: f64 = 0.001;
-/// Share of occurrences that are changed.
+/// Threshold for the share of changed occurrences.
 const CHANGED: f64 = 0.02;
-/// Least number of occurrences.
+/// Minimum number of occurrences.
 const LEAST: u64 = 5;
 
 /// Words of the corpus that cleaning merges or changes; see [`LossKind`].
@@ -51,18 +51,18 @@ pub struct Loss {
     pub changed: f64,
     /// Share of the words that become equal to a more frequent one.
     pub merged: f64,
-    /// Two frequent words that become equal; if `merged` is 0, a word and its result.
+    /// Two frequent words that become equal, or a word and its result if `merged` is 0.
     pub example: [String; 2],
 }
 
 /// A step of cleaning that loses distinctions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossKind {
-    /// Stripped accents, vowel signs and other marks.
+    /// Accents, vowel signs and other marks are stripped.
     Accents,
-    /// The zero-width non-joiner becomes a space, which cuts words.
+    /// The zero-width non-joiner becomes a space, which splits words.
     Joiners,
-    /// Lower case of a text with `ı`, whose capital `I` becomes `i`.
+    /// A text with `ı` is converted to lower case: its capital `I` becomes `i`.
     DotlessI,
 }
 
@@ -71,7 +71,7 @@ fn lowest_level(lines: u64) -> u32 {
     u64::BITS - (lines >> ALL).leading_zeros()
 }
 
-/// Adds the words of `line` to `sample`, behind [`SAMPLED`] and the line's level, if a corpus of `lines` lines or more may need them.
+/// Adds the words of `line` to `sample`, after [`SAMPLED`] and the line's level, if a corpus of at least `lines` lines may need them.
 pub(super) fn add(sample: &mut Counts<Box<[u8]>>, cleaning: Cleaning, lines: u64, line: &str) {
     let loses = cleaning.lowercase || cleaning.strip_accents || cleaning.normalization == Normalization::Released;
     if !loses {
@@ -107,7 +107,7 @@ fn may_be_lost(c: char) -> bool {
     c >= '\u{c0}' && !('\u{2010}'..='\u{206f}').contains(&c)
 }
 
-/// The losses of `cleaning` that exceed a threshold, in the `sample` of a corpus of `lines` lines.
+/// Finds the losses of `cleaning` that exceed a threshold, in the `sample` of a corpus of `lines` lines.
 pub(super) fn find(sample: &Counts<Box<[u8]>>, lines: u64, cleaning: Cleaning) -> Vec<Loss> {
     let lowest = lowest_level(lines);
     let mut totals: FxHashMap<&str, u64> = FxHashMap::default();
@@ -122,7 +122,7 @@ pub(super) fn find(sample: &Counts<Box<[u8]>>, lines: u64, cleaning: Cleaning) -
         .collect()
 }
 
-/// A loss, if enough of `all` words are merged or changed.
+/// Returns a loss if enough of `all` words are merged or changed.
 fn loss(kind: LossKind, [changed, merged, all]: [u64; 3], example: [String; 2]) -> Option<Loss> {
     let share = |count: u64| count as f64 / all as f64;
     let exceeds = |count: u64, threshold: f64| count >= LEAST && share(count) >= threshold;
@@ -135,13 +135,13 @@ fn accents(words: &[(String, u64)], cleaning: Cleaning, all: u64) -> Option<Loss
         return None;
     }
     let kept = Cleaning { strip_accents: false, ..cleaning };
-    // Stripped word: words that it comes from, in an order that does not depend on a hash table.
+    // From a stripped word to its source words, in an order that does not depend on a hash table.
     let mut groups: FxHashMap<String, BTreeMap<String, u64>> = FxHashMap::default();
     let mut unchanged = Vec::new();
     let mut changed = 0;
     for (word, count) in words {
         let word = kept.clean(&word.replace(NON_JOINER, "")).text;
-        // Stripped Hangul is decomposed, which loses nothing.
+        // Stripped Hangul is decomposed, which does not lose information.
         let stripped = if word.is_ascii() { word.clone() } else { cleaning.clean(&word).text.nfc().collect() };
         if stripped == word {
             unchanged.push((word, count));
@@ -190,7 +190,7 @@ fn dotless_i(words: &[(String, u64)], cleaning: Cleaning, all: u64) -> Option<Lo
     changes(LossKind::DotlessI, words, all, has_dotless, lowered)
 }
 
-/// A loss of the words that `is_changed` selects; the example is the most frequent of them.
+/// Loss of the words selected by `is_changed`; the example is the most frequent one.
 fn changes(
     kind: LossKind,
     words: &[(String, u64)],

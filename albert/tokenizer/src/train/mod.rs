@@ -3,17 +3,17 @@
 //! ```text
 //! lines ─ clean ─> word counts ─ cut at changes of script ─> segment counts          (count.rs)
 //!       ─ sorted suffixes ─> seed pieces, log-probability ~ frequency x length        (seeds.rs)
-//!       ─ repeat: EM, EM, drop the pieces whose loss hurts least, keep 3/4 ─> 1.1 V   (lattice.rs, prune.rs)
+//!       ─ repeat: EM, EM, drop the pieces of least loss, keep 3/4          ─> 1.1 V   (lattice.rs, prune.rs)
 //!       ─ required characters and the best of the rest ─> V pieces, best first
 //! ```
 //!
-//! No valid piece contains two scripts, or a word mark except at its start, so words are cut at both without changing a
+//! No valid piece contains two scripts, or a word mark except at its start, so words are split at both without changing a
 //! segmentation: a few hundred thousand distinct segments represent a corpus, and the cost of training depends on them, not on
 //! the length of the text. All text is used; SentencePiece samples sentences.
 //!
-//! Results depend on the multiset of lines and on the settings alone, not on threads or hash tables: counts are integers,
-//! segments and pieces are sorted by bytes, sums over segments are taken in chunks that depend on the segments alone and are
-//! added in order, and equal scores are ordered by bytes.
+//! Results depend only on the multiset of lines and on the settings, not on threads or hash tables: counts are integers,
+//! segments and pieces are sorted by bytes, sums over segments are computed in chunks that depend only on the segments and
+//! are added in order, and equal scores are ordered by bytes.
 //!
 //! Sources: Kudo 2018, section 3.2; SentencePiece's unigram trainer for the order of steps and the constants.
 //! Differences from it: seeds also come from words that are always followed by a space, and by default no piece ends
@@ -41,20 +41,20 @@ pub use count::WordCounts;
 use lattice::Lattices;
 pub use losses::{Loss, LossKind};
 
-/// Counts by key.
+/// Count of each key.
 type Counts<K> = FxHashMap<K, u64>;
 
 /// Settings of the trainer. The defaults are those of the released English vocabulary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainerConfig {
-    /// Vocabulary size V, special pieces included.
+    /// Vocabulary size V, including special pieces.
     pub vocab_size: usize,
     /// Share of all characters that must be pieces; the rarest characters are unknown.
     pub character_coverage: f64,
-    /// Longest piece in characters, the word mark included.
+    /// Maximum length of a piece in characters, including the word mark.
     pub max_piece_length: usize,
-    /// Most seed pieces.
+    /// Maximum number of seed pieces.
     pub seed_pieces: usize,
     /// Share of pieces kept by a round of pruning.
     pub shrinking_factor: f64,
@@ -92,10 +92,10 @@ impl Default for TrainerConfig {
 }
 
 impl TrainerConfig {
-    /// Checks every setting; [`train`] does, too.
+    /// Checks every setting; [`train`] also does.
     ///
     /// # Errors
-    /// [`TokenizerError::Setting`] naming the first one out of range.
+    /// [`TokenizerError::Setting`], which names the first one out of range.
     pub fn check(&self) -> Result<(), TokenizerError> {
         let fail = |name, value: String, expected| Err(TokenizerError::Setting { name, value, expected });
         if !(1..1 << 24).contains(&self.vocab_size) {
@@ -142,15 +142,15 @@ impl TrainerConfig {
 pub enum Progress {
     /// The text is read.
     Counted {
-        /// Lines read, skipped ones included.
+        /// Number of lines read, including skipped ones.
         lines: u64,
-        /// Lines longer than [`TrainerConfig::max_line_bytes`].
+        /// Number of lines longer than [`TrainerConfig::max_line_bytes`].
         skipped: u64,
-        /// Words in the rest.
+        /// Number of words in the remaining lines.
         words: u64,
-        /// Distinct words.
+        /// Number of distinct words.
         distinct: usize,
-        /// Required characters.
+        /// Number of required characters.
         characters: usize,
     },
     /// Cleaning merges or changes many words of the text.
@@ -159,7 +159,7 @@ pub enum Progress {
     Uncovered {
         /// The characters, most frequent first, with their counts.
         characters: Vec<(char, u64)>,
-        /// Share of the text's characters.
+        /// Their share of the text's characters.
         share: f64,
     },
     /// Seed pieces are found.
@@ -169,18 +169,18 @@ pub enum Progress {
     },
     /// One EM iteration is done.
     Iterated {
-        /// Rounds of pruning so far.
+        /// Number of rounds of pruning so far.
         round: usize,
-        /// Remaining pieces.
+        /// Number of remaining pieces.
         pieces: usize,
         /// Log-probability of the text before this iteration, in nats per word.
         log_likelihood_per_word: f64,
     },
     /// A round of pruning is done.
     Pruned {
-        /// Rounds so far.
+        /// Number of rounds so far.
         round: usize,
-        /// Remaining pieces.
+        /// Number of remaining pieces.
         pieces: usize,
     },
 }
@@ -218,7 +218,7 @@ impl Pieces {
         self.scores.iter().copied().fold(0.0, f64::min)
     }
 
-    /// The pieces that `keep` selects, in the same order, and the new id of each old one.
+    /// Selects pieces with `keep`, in the same order; also returns the new id of each old one.
     fn keep(&self, keep: impl Fn(usize) -> bool) -> (Self, Vec<Option<u32>>) {
         let mut kept = Self::default();
         let new_ids = (0..self.len())
@@ -239,13 +239,13 @@ impl Pieces {
 ///
 /// # Errors
 /// A setting is out of range, there is no text, or the text is too small for the vocabulary size (the error contains the
-/// largest possible size).
+/// maximum size).
 pub fn train<I>(lines: I, config: &TrainerConfig, progress: impl FnMut(Progress)) -> Result<Tokenizer, TokenizerError>
 where
     I: IntoIterator,
     I::Item: AsRef<str> + Sync,
 {
-    // Bounded memory for an endless iterator.
+    // Limits memory for an endless iterator.
     const BATCH: usize = 1 << 16;
     config.check()?;
     let mut words = WordCounts::default();
@@ -260,7 +260,7 @@ where
     train_on_words(words, config, progress)
 }
 
-/// [`train`] on words that are counted already, with the same settings.
+/// As [`train`], on words counted with the same settings.
 ///
 /// # Errors
 /// As for [`train`].
@@ -308,7 +308,7 @@ pub fn train_on_words(
         let keep = prune::choose(&pieces, &lattices, most);
         let (kept, new_ids) = pieces.keep(|id| keep[id]);
         lattices.rename(&new_ids);
-        // Every piece is needed: more rounds would change nothing.
+        // No piece can be dropped: more rounds would change nothing.
         let stuck = kept.len() == pieces.len();
         pieces = kept;
         round += 1;
@@ -320,7 +320,7 @@ pub fn train_on_words(
     finalize(&pieces, &corpus.characters, config)
 }
 
-/// Refuses a vocabulary that has no room for all characters.
+/// Rejects a vocabulary without room for all characters.
 fn expect_pieces(config: &TrainerConfig, characters: usize) -> Result<(), TokenizerError> {
     let (asked, special) = (config.vocab_size, config.fixed_pieces());
     let least = special + characters;
@@ -331,7 +331,7 @@ fn expect_pieces(config: &TrainerConfig, characters: usize) -> Result<(), Tokeni
     Ok(())
 }
 
-/// One EM iteration: expected counts, then new scores; also the log-likelihood of the text under the old scores.
+/// One EM iteration: expected counts, then new scores; also returns the log-likelihood of the text under the old scores.
 fn iterate(pieces: &Pieces, lattices: &mut Lattices) -> (Pieces, f64) {
     const LEAST_EXPECTED: f64 = 0.5;
     let (expected, log_likelihood) = lattices.expected_counts(pieces);
@@ -357,16 +357,16 @@ fn digamma(mut x: f64) -> f64 {
     result + libm::log(y) + s * (1.0 / 24.0 + s * (-7.0 / 960.0 + s * (31.0 / 8064.0 - s * 127.0 / 30720.0)))
 }
 
-/// The nearest negative multiple of 2⁻¹³. Sums of such scores are exact in f64, so equal segmentations are equal in every
-/// program, and their decimals (15 digits at most) are exact in the file. The change is at most 0.00006.
+/// Rounds to a negative multiple of 2⁻¹³. Sums of such scores are exact in f64, so equal segmentations are equal in every
+/// program, and their decimals (at most 15 digits) are exact in the file. Scores change by at most 0.00006.
 fn grid(score: f64) -> f64 {
     const STEPS: f64 = 8192.0;
     (score * STEPS).round().min(-1.0) / STEPS
 }
 
-/// The final vocabulary: fixed pieces, required characters, and the best of the rest, by descending score.
+/// Final vocabulary: fixed pieces, required characters, and the best of the rest, by descending score.
 fn finalize(pieces: &Pieces, characters: &[char], config: &TrainerConfig) -> Result<Tokenizer, TokenizerError> {
-    // A required character that EM dropped gets a score just above the lowest.
+    // A required character that EM dropped has a score just above the lowest.
     const STEP: f64 = 0.0001;
     let by_text: BTreeMap<&[u8], f64> = (0..pieces.len()).map(|id| (pieces.text(id), pieces.scores[id])).collect();
     let lowest = pieces.lowest_score();

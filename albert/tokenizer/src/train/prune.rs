@@ -6,8 +6,8 @@
 //! loss(x) = f(x) · ( log f(x)/F  -  Σᵢ log (f(aᵢ) + f(x)) / (F + f(x)·(k-1)) )        f = count in best segmentations
 //! ```
 //!
-//! Pieces that no best segmentation uses are dropped, and pieces whose best segmentation is another. Pieces without a
-//! replacement are kept. The others are kept by descending loss.
+//! Pieces that no best segmentation uses are dropped, and pieces that are not their own best segmentation. Pieces
+//! without a replacement are kept. All further pieces are kept by descending loss.
 //!
 //! Cost: one Viterbi search over all segments and one over each piece.
 //! Source: Kudo 2018, section 3.2; SentencePiece for the closed form of the loss.
@@ -18,16 +18,16 @@ use super::Pieces;
 use super::lattice::{Lattices, for_each_piece, is_start};
 use crate::trie::Trie;
 
-/// Decision on a piece.
+/// Decision about a piece.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Drop,
     Keep,
-    /// By rank: the loss of log-likelihood without it.
+    /// Ranked by the loss of log-likelihood without it.
     Loss(f64),
 }
 
-/// True if to keep each piece; about `most` are kept.
+/// Returns true for each piece to keep; about `most` are kept.
 pub(super) fn choose(pieces: &Pieces, lattices: &Lattices, most: usize) -> Vec<bool> {
     let counts = lattices.best_path_counts(pieces);
     let total: f64 = counts.iter().sum();
@@ -67,15 +67,15 @@ pub(super) fn choose(pieces: &Pieces, lattices: &Lattices, most: usize) -> Vec<b
 
 /// Segmentation of a piece without itself.
 enum Alternative {
-    /// None: a character has no piece.
+    /// There is none: a character has no piece.
     None,
     /// Parts with a higher score than the piece.
     Better,
-    /// These parts.
+    /// Parts with these ids.
     Pieces(Vec<usize>),
 }
 
-/// The best segmentation of piece `id` without itself; `best` is scratch.
+/// Finds the best segmentation of piece `id` without itself; `best` is a scratch buffer.
 fn alternative(pieces: &Pieces, trie: &Trie, id: usize, best: &mut Vec<(f64, usize, usize)>) -> Alternative {
     let text = pieces.text(id);
     let n = text.len();

@@ -1,4 +1,4 @@
-//! Seed pieces: required characters, and the repeated substrings that cover most text.
+//! Seed pieces: required characters, and the repeated substrings that cover the most text.
 //!
 //! ```text
 //! suffixes of all segments, sorted      common prefix with the one before
@@ -84,7 +84,7 @@ impl<'c> Suffixes<'c> {
         bounded(self.segments, &self.sorted[index], self.depth)
     }
 
-    /// Length of the common prefix of suffix `index` and the one before it, in whole characters.
+    /// Length of the common prefix of suffix `index` and the previous one, in whole characters.
     fn common_with_previous(&self, index: usize) -> usize {
         let (a, b) = (self.text(index - 1), self.text(index));
         let mut len = a.iter().zip(b).take_while(|(x, y)| x == y).count();
@@ -160,7 +160,7 @@ fn is_valid(text: &[u8], config: &TrainerConfig) -> bool {
 mod tests {
     use super::*;
 
-    /// Every valid substring by brute force, with its frequency, unless a longer one occurs as often everywhere it does.
+    /// Finds every valid substring by brute force, with its frequency, unless a longer one occurs as often at the same places.
     fn brute_force(segments: &[(Box<[u8]>, u64)], max: usize) -> Vec<(Vec<u8>, u64)> {
         let mut counts = std::collections::BTreeMap::<Vec<u8>, u64>::new();
         for (text, count) in segments {

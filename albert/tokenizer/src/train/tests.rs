@@ -1,4 +1,4 @@
-//! The trainer's promises: exact size, same bytes for any threads and line order, sums that brute force confirms.
+//! Guarantees of the trainer: exact size, same bytes for any threads and line order, sums confirmed by brute force.
 
 use std::collections::HashMap;
 
@@ -154,7 +154,7 @@ fn segments<const N: usize>(texts: [(&str, u64); N]) -> Vec<(Box<[u8]>, u64)> {
     texts.map(|(text, count)| (text.as_bytes().into(), count)).to_vec()
 }
 
-/// Sorted by bytes, as pieces in training are.
+/// Sorted by bytes, like pieces in training.
 const ROWS: [(&str, f64); 8] =
     [("a", -2.0), ("ab", -2.5), ("abc", -4.0), ("b", -3.0), ("bc", -3.25), ("c", -2.75), ("ca", -3.5), ("é", -5.0)];
 
@@ -182,12 +182,13 @@ fn expected_counts_are_those_of_all_segmentations() {
 
 #[test]
 fn counts_of_segments_too_long_for_plain_probabilities_are_right() {
-    // "abc" repeated: where the long segment underflows, its logarithm must be that of n short ones plus what crosses.
+    // "abc" repeated: if the long segment underflows, its logarithm must equal that of n short ones plus the pieces
+    // across their boundaries.
     let pieces = pieces_of(&[("ab", -2.5), ("abc", -4.0), ("c", -2.75)]);
     let (once, many) = (segments([("abc", 1)]), segments([(&"abc".repeat(1000), 1)]));
     let (short, short_log) = Lattices::new(&once, &pieces.trie()).expected_counts(&pieces);
     let (long, long_log) = Lattices::new(&many, &pieces.trie()).expected_counts(&pieces);
-    // Each of 3000 positions adds a logarithm of size |long_log| and errs by at most a rounding of that size.
+    // Each of 3000 positions adds a logarithm of size |long_log| with an error of at most one rounding of that size.
     let relative = 3000.0 * long_log.abs() * f64::EPSILON;
     let bound = relative * long_log.abs();
     assert!((long_log - 1000.0 * short_log).abs() < bound, "{long_log} against 1000 x {short_log}, bound {bound}");
@@ -202,7 +203,7 @@ fn best_paths_count_each_piece_where_it_is_used() {
     let pieces = pieces_of(&ROWS);
     let segments = segments([("abc", 3), ("caab", 2), ("xa", 7)]);
     let counts = Lattices::new(&segments, &pieces.trie()).best_path_counts(&pieces);
-    // abc -4 beats ab+c -5.25 and a+bc -5.25; ca+ab -6 beats c+a+ab -7.25; x is covered by nothing.
+    // abc -4 beats ab+c -5.25 and a+bc -5.25; ca+ab -6 beats c+a+ab -7.25; x is not covered.
     let by_text: HashMap<&str, f64> =
         ROWS.iter().map(|row| row.0).zip(counts).filter(|(_, count)| *count > 0.0).collect();
     assert_eq!(by_text, HashMap::from([("abc", 3.0), ("ca", 2.0), ("ab", 2.0), ("a", 7.0)]));
@@ -222,7 +223,7 @@ fn renaming_strikes_pieces_off_every_lattice() {
 
 #[test]
 fn pruning_keeps_what_costs_most_to_lose() {
-    // "ab" is frequent and much better than a+b; "bc" is rare; "cd" loses to c+d and is dropped at any rate.
+    // "ab" is frequent and much better than a+b; "bc" is rare; "cd" loses to c+d and is dropped in any case.
     let rows = [("a", -2.0), ("ab", -2.5), ("b", -2.0), ("bc", -3.9), ("c", -2.0), ("cd", -9.0), ("d", -2.0)];
     let pieces = pieces_of(&rows);
     let segments = segments([("ab", 100), ("bc", 1), ("cd", 50), ("a", 10), ("b", 10), ("c", 10), ("d", 10)]);
@@ -267,7 +268,7 @@ fn digamma_has_its_known_values() {
 
 #[test]
 fn losses_do_not_depend_on_who_counts() {
-    // Beyond the size at which the sample is a part of the corpus; one line in 40 has a word that stripping accents merges.
+    // Beyond the size at which the sample is only a part of the corpus; one line in 40 has a word that stripping accents merges.
     let lines: Vec<String> = (0..150_000)
         .map(|number| if number % 40 == 0 { format!("würde {number}") } else { format!("wurde {number}") })
         .collect();
