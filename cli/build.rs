@@ -3,7 +3,7 @@
 use std::{env, path::Path, process::Command};
 
 fn main() {
-    // Outside of a checkout, as in a package, the commit is unknown.
+    // Outside a checkout, as in a package, the commit is unknown.
     let commit = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
     let commit = commit.ok().filter(|done| done.status.success());
     let commit = commit.map_or("unknown".to_owned(), |done| String::from_utf8_lossy(&done.stdout).trim().to_owned());

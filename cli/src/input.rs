@@ -1,14 +1,14 @@
-//! Lines of text from a file, a pipe or standard input, compressed or not, as they come.
+//! Lines of text from a file, a pipe or standard input, compressed or not, as they arrive.
 //!
 //! ```text
-//! reader thread ── up to 1,024 lines ──► batch of those that are there ── model ──► one line of output each, flushed
+//! reader thread ── up to 1,024 lines ──► batch of available lines ── model ──► one line of output each, flushed
 //! ```
 //!
-//! A command waits for one line and takes those behind it that have arrived: a script that asks line by line is answered line by
-//! line, and a file fills batches. While a GPU computes a batch, the one before it is written and the next one is tokenized, if
-//! its lines are there: no answer waits for lines to come.
+//! A command waits for one line and then reads all lines that have arrived: a script that sends one line at a time receives one
+//! result at a time, and a file fills batches. While a GPU computes a batch, the one before it is written and the next one is
+//! tokenized, if its lines have arrived: no result waits for further lines.
 //!
-//! A line that cannot be used costs itself: its entry is null, with its number and the reason ([`answer`], [`Errors`]).
+//! An unusable line affects only itself: its entry is null, with its number and the reason ([`answer`], [`Errors`]).
 
 use crate::output::tell;
 use anyhow::{Result, anyhow, bail, ensure};
@@ -29,21 +29,21 @@ use std::{
     thread,
 };
 
-/// Lines of a batch on the CPU.
+/// Number of lines of a batch on the CPU.
 const BATCH: usize = 64;
 
-/// Lines of a batch on a GPU, which the model sorts by length and cuts by tokens.
+/// Number of lines of a batch on a GPU, which the model sorts by length and splits by tokens.
 const GPU_BATCH: usize = 1024;
 
-/// Lines that wait for the model.
+/// Maximum number of lines waiting for the model.
 const WAITING: usize = GPU_BATCH;
 
-/// Batches that a command runs.
+/// Size and order of a command's batches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batches {
-    /// Most lines of a batch.
+    /// Maximum number of lines of a batch.
     lines: usize,
-    /// True if a batch is begun before the one before it is finished.
+    /// True if a batch begins before the previous one is finished.
     is_ahead: bool,
 }
 
@@ -54,13 +54,13 @@ impl Batches {
         Self { lines: lines.unwrap_or(if is_ahead { GPU_BATCH } else { BATCH }), is_ahead }
     }
 
-    /// Batches of at most `lines` that need no device.
+    /// Batches of at most `lines` that do not use a device.
     pub(crate) fn host(lines: usize) -> Self {
         Self { lines, is_ahead: false }
     }
 }
 
-/// Longest line, in bytes.
+/// Maximum length of a line, in bytes.
 const LONGEST: u64 = 16 << 20;
 
 /// A line without its end, and its number, counted from 1.
@@ -68,28 +68,28 @@ const LONGEST: u64 = 16 << 20;
 pub(crate) struct Line {
     pub(crate) number: u64,
     pub(crate) text: String,
-    /// The reason why it cannot be used.
+    /// Reason why it cannot be used.
     problem: Option<String>,
 }
 
-/// Lines of which kind of file: those that a command reads.
+/// Kind of lines that a command reads.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// Texts, or pairs separated by a TAB.
     Texts { pairs: bool },
-    /// Objects of JSON, whose field is the text.
+    /// JSON objects with the text in a field.
     Field(String),
-    /// Objects of JSON.
+    /// JSON objects.
     Objects,
 }
 
 impl Kind {
-    /// Texts, or the field of objects.
+    /// Texts, or a field of objects.
     pub(crate) fn texts(field: Option<&String>, pairs: bool) -> Self {
         field.map_or(Self::Texts { pairs }, |field| Self::Field(field.clone()))
     }
 
-    /// Refuses a file whose name says that it is of another kind.
+    /// Rejects a file whose name indicates another kind.
     fn check(&self, path: &Path) -> Result<()> {
         const TABLES: &[&str] = &["csv", "tsv"];
         const OBJECTS: &[&str] = &["jsonl", "ndjson", "json"];
@@ -134,7 +134,7 @@ impl Kind {
         }
     }
 
-    /// The text of a line.
+    /// Extracts the text of a line.
     fn text(&self, line: &str) -> Result<String> {
         let Self::Field(field) = self else { return Ok(line.to_owned()) };
         let value: Value = serde_json::from_str(&mended_surrogates(line)).map_err(|error| anyhow!("{error}"))?;
@@ -147,16 +147,16 @@ impl Kind {
     }
 }
 
-/// Lines that another thread reads.
+/// Lines read by another thread.
 #[derive(Debug)]
 pub(crate) struct Lines {
     name: String,
     receiver: Receiver<Result<Line>>,
-    /// The error behind the lines of the last batch.
+    /// Error after the lines of the last batch.
     failed: Option<anyhow::Error>,
 }
 
-/// The name of `path` in messages.
+/// Name of `path` in messages.
 pub(crate) fn name_of(path: &Path) -> String {
     if text::is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
@@ -185,7 +185,7 @@ impl Lines {
         place(&self.name, line.number)
     }
 
-    /// The lines of a command that ends at the first one that cannot be used.
+    /// Lines for a command that ends at the first unusable one.
     pub(crate) fn strict(&mut self, most: usize) -> Result<Vec<Line>> {
         let batch = self.batch(most, true)?;
         match batch.iter().find_map(|line| Some((line, line.problem.as_ref()?))) {
@@ -194,7 +194,8 @@ impl Lines {
         }
     }
 
-    /// Lines that have arrived, at most `most`; with `waits`, at least one. Empty at the end, and without `waits` if there is none.
+    /// Returns the lines that have arrived, at most `most`; with `waits`, at least one. Empty at the end of the input, or without
+    /// `waits` if none has arrived.
     pub(crate) fn batch(&mut self, most: usize, waits: bool) -> Result<Vec<Line>> {
         let mut batch = Vec::new();
         if let Some(error) = self.failed.take() {
@@ -205,7 +206,7 @@ impl Lines {
             match line {
                 Ok(line) => batch.push(line),
                 Err(error) if batch.is_empty() => return Err(error),
-                // The lines before it are answered first.
+                // The lines before it are processed first.
                 Err(error) => self.failed = Some(error),
             }
             let is_full = batch.len() == most || self.failed.is_some();
@@ -243,33 +244,33 @@ fn read(path: &Path, name: &str, kind: &Kind, sender: &SyncSender<Result<Line>>)
     Ok(())
 }
 
-/// Cost of a line that cannot be used.
+/// Handling of a line that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnError {
-    /// Its entry is null, with its number and the reason, and the command goes on
+    /// Write null, with the line number and the reason, and continue
     Skip,
-    /// The command ends with an error, after the results before it
+    /// End with an error, after the results before the line
     Stop,
 }
 
-/// The flags of streams for what cannot be used.
+/// Flags of streams for unusable lines.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Faults {
-    /// Cost of a line or example that cannot be used
+    /// Handling of a line or example that cannot be used
     #[arg(long, value_enum, default_value = "skip")]
     on_error: OnError,
-    /// Maximum of those skipped; one more ends the command
+    /// Maximum number of skipped ones; one more ends the command
     #[arg(long, value_name = "N", default_value_t = MAX_ERRORS)]
     max_errors: u64,
 }
 
-/// The flags of commands that learn from or measure on what they read.
+/// Flags of commands that train or evaluate on their input.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LabeledFaults {
-    /// Cost of an example that cannot be used: skip leaves it out and lists it
+    /// Handling of an example that cannot be used: skip omits it and lists it
     #[arg(long, value_enum, default_value = "stop")]
     on_error: OnError,
-    /// Maximum of those skipped; one more ends the command
+    /// Maximum number of skipped ones; one more ends the command
     #[arg(long, value_name = "N", default_value_t = MAX_ERRORS)]
     max_errors: u64,
 }
@@ -277,7 +278,7 @@ pub(crate) struct LabeledFaults {
 const MAX_ERRORS: u64 = 1000;
 
 impl LabeledFaults {
-    /// Examples to skip at most.
+    /// Maximum number of examples to skip.
     pub(crate) fn skips(self) -> u64 {
         if self.on_error == OnError::Skip { self.max_errors } else { 0 }
     }
@@ -289,7 +290,7 @@ pub(crate) struct Errors {
     faults: Faults,
     count: u64,
     first: String,
-    /// True if reasons have no place in the output.
+    /// True if the output has no room for reasons, so that they are printed.
     are_told: bool,
 }
 
@@ -298,12 +299,12 @@ impl Errors {
         Self { faults, count: 0, first: String::new(), are_told }
     }
 
-    /// Lines that may still be skipped.
+    /// Number of lines that may still be skipped.
     pub(crate) fn left(&self) -> u64 {
         if self.faults.on_error == OnError::Skip { self.faults.max_errors - self.count } else { 0 }
     }
 
-    /// Counts a line; `place` and `reason` are the error that ends the command if no more may be skipped.
+    /// Counts a line; `place` and `reason` form the error that ends the command if no more may be skipped.
     pub(crate) fn add(&mut self, place: &str, reason: &str) -> Result<()> {
         let Faults { on_error, max_errors } = self.faults;
         ensure!(on_error == OnError::Skip, "{place}: {reason}");
@@ -330,7 +331,7 @@ impl Errors {
         self.count > 0
     }
 
-    /// Prints the count, if there are any.
+    /// Prints the count, if it is not zero.
     pub(crate) fn tell(&self, total: usize) {
         if self.any() {
             tell!("{} of {total} could not be used and are null, the first: {}", self.count, self.first);
@@ -338,14 +339,14 @@ impl Errors {
     }
 }
 
-/// Entry of a line that cannot be used, as JSON: `field` is null, and `line` and `error` say where and why.
+/// Entry of an unusable line, as JSON: `field` is null, and `line` and `error` contain its number and the reason.
 pub(crate) fn null_entry(field: &str, line: u64, reason: &str) -> Map<String, Value> {
     [(field.to_owned(), Value::Null), ("line".to_owned(), json!(line)), ("error".to_owned(), json!(reason))]
         .into_iter()
         .collect()
 }
 
-/// Entry of a line that cannot be used, as text.
+/// Entry of an unusable line, as text.
 pub(crate) fn null_text(line: u64, reason: &str) -> String {
     format!("null\tline {line}: {}", albert_tasks::finetune::escaped(reason))
 }
@@ -356,18 +357,18 @@ pub(crate) type Entry<T, R> = (Line, Result<(T, R), String>);
 /// Entries of a batch.
 pub(crate) type Entries<T, R> = Vec<Entry<T, R>>;
 
-/// A batch that was begun: `later` waits for the results of its items.
+/// A batch that has begun: `later` waits for the results of its items.
 struct Begun<T, F> {
     lines: Vec<Line>,
     items: Vec<T>,
-    /// Of each line the reason why it is not an item.
+    /// For each line, the reason why it is not an item, if any.
     reasons: Vec<Result<(), String>>,
     later: Option<F>,
 }
 
-/// Answers lines until they end: `parse` makes an item of each, `run` begins the results of items and returns the wait for them,
-/// `write` writes an entry of each line in order. Returns the number of lines, and the error of the line that ends the command,
-/// if there is one: what is before it is written.
+/// Processes lines until the input ends: `parse` converts each to an item, `run` begins the computation of items and returns a
+/// function that waits for their results, `write` writes an entry for each line in order. Returns the number of lines, and the
+/// error of the line that ends the command, if any; all entries before it are written.
 pub(crate) fn answer<T, R, F: FnOnce() -> Result<Vec<Result<R, String>>>>(
     lines: &mut Lines,
     batches: Batches,
@@ -396,7 +397,7 @@ pub(crate) fn answer<T, R, F: FnOnce() -> Result<Vec<Result<R, String>>>>(
                 (Ok(()), usize::from(batches.is_ahead))
             }
             Ok(None) if is_idle => return Ok((total, None)),
-            // What was begun is answered before the wait for more lines, and before the error behind it.
+            // Finish batches that have begun before waiting for more lines, and before reporting the error after them.
             other => (other.map(|_| ()), 0),
         };
         while begun.len() > unfinished {
@@ -411,7 +412,7 @@ pub(crate) fn answer<T, R, F: FnOnce() -> Result<Vec<Result<R, String>>>>(
     }
 }
 
-/// Entries of the lines of a batch, up to one that ends the command, and its error.
+/// Entries of the lines of a batch, up to one that ends the command, with its error.
 fn finish<T, R, F: FnOnce() -> Result<Vec<Result<R, String>>>>(
     batch: Begun<T, F>,
     lines: &Lines,
@@ -435,7 +436,7 @@ fn finish<T, R, F: FnOnce() -> Result<Vec<Result<R, String>>>>(
     Ok((entries, None))
 }
 
-/// The path of an argument that is a text, or `-` for the lines of standard input; `--input FILE` has precedence.
+/// Path of an argument that may be a text, or `-` for the lines of standard input; `--input FILE` has precedence.
 pub(crate) fn lines_of(text: Option<&str>, file: Option<&PathBuf>) -> Option<PathBuf> {
     match (file, text) {
         (Some(file), _) => Some(file.clone()),

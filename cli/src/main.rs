@@ -1,8 +1,8 @@
 //! `albert`: from raw text to a trained ALBERT, in one program.
 //!
-//! This crate holds arguments, progress, reports and messages; the library `albert` does the work. An error is one sentence
-//! on standard error and exit code 1. Wrong usage is exit code 2 (clap). An interrupted run that was saved ends with 130.
-//! Module `output` defines the behavior on closed pipes and full devices.
+//! This crate contains arguments, progress, reports and messages; the library `albert` does the work. An error is one
+//! sentence on standard error and exit code 1. Wrong usage is exit code 2 (clap). An interrupted run that was saved ends
+//! with 130. The module `output` defines the behavior on closed pipes and full devices.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -31,10 +31,10 @@ static ALLOCATOR: engine::memory::ProgramAllocator = engine::memory::ProgramAllo
 #[derive(Debug, Parser)]
 #[command(name = "albert", version, arg_required_else_help = true)]
 struct Cli {
-    /// Print no messages: results and errors alone
+    /// Print only results and errors, no messages
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Refuse a model folder with keys that are not known, instead of naming them in a note
+    /// Reject a model folder with unknown keys, instead of listing them in a note
     #[arg(long, global = true)]
     strict: bool,
     #[command(subcommand)]
@@ -75,7 +75,7 @@ enum Command {
     Forward(commands::forward::Arguments),
     /// Compute an embedding of each line of text
     Embed(commands::embed::Arguments),
-    /// Show one or several runs on a page: figures, curves, differences of settings
+    /// Show one or several runs on a page: metrics, curves, differences of settings
     Report(commands::report::Arguments),
     /// Print parameters, FLOPs and memory of a configuration
     Info(commands::info::Arguments),
@@ -84,7 +84,7 @@ enum Command {
     Kernels(commands::kernels::Command),
     /// Benchmark kernels and training steps against the peak of this machine
     Bench(Box<commands::bench::Arguments>),
-    /// Time the sum of gradients over the ranks of a launcher, beside the MPI library's own
+    /// Measure the time of summing gradients over the ranks of a launcher, compared with the MPI library's own sum
     Exchange(commands::exchange::Arguments),
     /// Print the hardware found and the settings that will be used
     Doctor(commands::doctor::Arguments),
@@ -94,7 +94,7 @@ enum Command {
     Man(commands::manual::Man),
 }
 
-/// The whole command line.
+/// Builds the whole command line.
 fn command() -> clap::Command {
     Cli::command().long_version(commands::manual::long_version())
 }
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     output::exit_code(run(), 1)
 }
 
-/// Bytes of stack for reading the command line.
+/// Bytes of stack for parsing the command line.
 const PARSER_STACK: usize = 2 << 20;
 
 /// Reads the command line.
@@ -113,7 +113,7 @@ fn parse() -> Result<Cli, clap::Error> {
 }
 
 fn run() -> Result<ExitCode> {
-    // They are read as text where they are used, and a value that is not UTF-8 would count as absent.
+    // They are parsed as text where they are used, and a value that is not UTF-8 would be ignored.
     for (name, value) in std::env::vars_os() {
         let is_ours = name.to_str().is_some_and(|name| name.starts_with("ALBERT_"));
         ensure!(!is_ours || value.to_str().is_some(), "{}: the value is not UTF-8", name.display());

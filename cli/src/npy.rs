@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use std::io::{self, Read, Write};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// Maximum bytes of a header that is read; that of a plain array is far shorter.
+/// Maximum size of a header in bytes; that of a plain array is far shorter.
 const LONGEST: u32 = 4096;
 
 /// Type and shape of an array.
@@ -25,7 +25,7 @@ struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Parses the Python literal; `None` if it is not that of a plain array.
+    /// Parses the Python literal; `None` if it is not the header of a plain array.
     fn parse(text: &'a str) -> Option<Self> {
         let (mut descr, mut column_order, mut shape) = (None, None, None);
         let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
@@ -63,7 +63,7 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
     text[1..].split_once(quote)
 }
 
-/// Writes an array. `descr`: type of the elements, such as `<f4`; `bytes`: the elements, little-endian.
+/// Writes an array. `descr` is the type of the elements, such as `<f4`; `bytes` contains the elements, little-endian.
 pub(crate) fn write(out: &mut dyn Write, descr: &str, shape: &[usize], bytes: &[u8]) -> io::Result<()> {
     let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
     let sizes = if shape.len() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
@@ -81,8 +81,7 @@ pub(crate) fn write(out: &mut dyn Write, descr: &str, shape: &[usize], bytes: &[
 /// Reads the elements, little-endian, of an array of this type and shape.
 ///
 /// # Errors
-/// Not such a file; another type, shape or order; too few or too many elements; a header above 4,096 bytes, which is not
-/// read.
+/// Not a NumPy file; another type, shape or order; too few or too many elements; a header above 4,096 bytes.
 pub(crate) fn read(input: &mut dyn Read, descr: &str, size: usize, shape: &[usize]) -> Result<Vec<u8>> {
     let mut start = [0; 10];
     input.read_exact(&mut start).context("not a NumPy file: shorter than 10 bytes")?;
@@ -144,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Bytes of `numpy.save` (NumPy 2.4.6) for an array with this header, which fits 128 bytes with the ten before it.
+    /// Output of `numpy.save` (NumPy 2.4.6) for an array with this header, which fits into 128 bytes including the ten before it.
     fn by_numpy(header: &str, elements: &[u8]) -> Vec<u8> {
         [b"\x93NUMPY\x01\0v\0", format!("{header:<117}\n").as_bytes(), elements].concat()
     }

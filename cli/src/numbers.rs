@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// Parses a whole number of at least `LEAST`, for `value_parser`.
 ///
 /// # Errors
-/// The expected range.
+/// Message with the expected range.
 pub(crate) fn whole<const LEAST: u64, T: TryFrom<u64> + FromStr>(text: &str) -> Result<T, String> {
     let expected = || format!("expected a whole number from {LEAST}");
     let digits = text.strip_prefix('+').unwrap_or(text);
@@ -22,7 +22,7 @@ pub(crate) fn whole<const LEAST: u64, T: TryFrom<u64> + FromStr>(text: &str) -> 
 /// Parses a positive number with an optional suffix K, M, G, T or P, for `value_parser`.
 ///
 /// # Errors
-/// A sentence with the expected form.
+/// Message with the expected form.
 pub(crate) fn with_suffix(text: &str) -> Result<f64, String> {
     let split = text.len() - text.chars().last().filter(char::is_ascii_alphabetic).map_or(0, char::len_utf8);
     let (number, suffix) = text.split_at(split);
@@ -42,7 +42,7 @@ pub(crate) fn with_suffix(text: &str) -> Result<f64, String> {
 }
 
 /// Makes `-5` the value of the option before it, in `command` and all its subcommands, so that the error states the range of
-/// the option. By default clap reads it as an unknown option and suggests `-- -5`, which would be a positional argument.
+/// the option. By default clap parses it as an unknown option and suggests `-- -5`, which would be a positional argument.
 pub(crate) fn negative_numbers_are_values(command: Command) -> Command {
     command
         .mut_args(|argument| {

@@ -1,18 +1,18 @@
-//! The program's standard streams. All writing to them goes through this module; clippy's `print_stdout` and
-//! `print_stderr` are denied everywhere else.
+//! Standard streams of the program. All output goes through this module; clippy's `print_stdout` and `print_stderr`
+//! are denied everywhere else.
 //!
 //! Standard output carries results, standard error messages and progress.
 //!
 //! | condition | standard output | standard error |
 //! |---|---|---|
-//! | closed pipe | the command ends, exit code 0, no message ([`ClosedPipe`]) | text is dropped, the command goes on |
-//! | full device, failed write | the command ends, exit code 1, one sentence on standard error | text is dropped, the command goes on |
+//! | closed pipe | the command ends, exit code 0, no message ([`ClosedPipe`]) | text is dropped, the command continues |
+//! | full device, failed write | the command ends, exit code 1, one sentence on standard error | text is dropped, the command continues |
 //! | closed at the start | `/dev/null`, which Rust's runtime opens in its place | the same |
 //! | non-blocking and not ready | the write is repeated until the reader is ready | the same |
 //!
 //! A closed pipe is exit code 0, because the reader stopped on purpose: `albert kernels list | head -1` does not fail, even
 //! with `pipefail`. Commands that also write files write them before they print, or print through [`results_beside_files`],
-//! so that a closed pipe never costs a file.
+//! so that a closed pipe never prevents a file.
 
 use anyhow::Context;
 use engine::io::{AtomicFile, check_output};
@@ -30,10 +30,10 @@ use std::{
     time::Duration,
 };
 
-/// True for ranks whose output would repeat that of the first: messages and results are dropped, errors are not.
+/// True for ranks whose output would repeat the first rank's: messages and results are dropped, errors are not.
 static MUTED: AtomicBool = AtomicBool::new(false);
 
-/// True if messages are not wanted.
+/// True if messages are dropped.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Pause between two attempts to write to a stream that is not ready.
@@ -67,12 +67,12 @@ pub(crate) fn message(line: fmt::Arguments<'_>) {
     }
 }
 
-/// The program as it was called, for commands that a user may copy.
+/// Command line name of the program, for commands that a user may copy.
 pub(crate) fn program() -> String {
     std::env::args_os().next().map_or_else(|| "albert".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Prints the error that ends the command, but for a closed pipe.
+/// Prints the error that ends the command, unless it is a closed pipe.
 pub(crate) fn print_error(error: &anyhow::Error) {
     if is_closed_pipe(error) {
         return;
@@ -83,11 +83,11 @@ pub(crate) fn print_error(error: &anyhow::Error) {
 /// Writes a line to standard error in one call, so that lines of two processes do not mix.
 fn print(line: fmt::Arguments<'_>) {
     let line = format!("{line}\n");
-    // A run goes on if a message cannot be written.
+    // A run continues if a message cannot be written.
     let _ = write_when_ready(line.as_bytes(), |bytes| io::stderr().lock().write(bytes));
 }
 
-/// Standard output, line by line. See the module for what its errors mean.
+/// Standard output, line by line. The module describes its errors.
 #[derive(Debug)]
 pub(crate) struct Stdout {
     goes_on_when_closed: bool,
@@ -98,7 +98,7 @@ pub(crate) fn results() -> Stdout {
     Stdout { goes_on_when_closed: false }
 }
 
-/// Standard output of a command that also writes files: a closed pipe drops text.
+/// Standard output of a command that also writes files: after a closed pipe, text is dropped.
 pub(crate) fn results_beside_files() -> Stdout {
     Stdout { goes_on_when_closed: true }
 }
@@ -144,7 +144,7 @@ impl Write for Stdout {
     }
 }
 
-/// Where a command writes its results: standard output, or a file that appears when all of them are written.
+/// Output of a command's results: standard output, or a file that appears when all results are written.
 #[derive(Debug)]
 pub(crate) enum Sink {
     Standard(Stdout),
@@ -152,7 +152,7 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// `path`, or standard output for `-` and for nothing. The name has no ending or one of text.
+    /// Opens `path`, or standard output for `-` and `None`. The name must have a text extension or none.
     pub(crate) fn create(path: Option<&Path>) -> anyhow::Result<Self> {
         match path.filter(|path| *path != Path::new("-")) {
             None => Ok(Self::Standard(results())),
@@ -164,7 +164,7 @@ impl Sink {
         }
     }
 
-    /// Writes `text`, at once if it goes to standard output.
+    /// Writes `text`, immediately for standard output.
     pub(crate) fn put(&mut self, text: &str) -> anyhow::Result<()> {
         match self {
             Self::Standard(out) => {
@@ -188,10 +188,10 @@ impl Sink {
     }
 }
 
-/// Endings of files of text.
+/// Extensions of text files.
 const TEXT: &[&str] = &["txt", "text", "tsv", "jsonl", "ndjson", "json", "conll", "out", "log", "ids"];
 
-/// Refuses a name whose ending is not one of `known`; a name without an ending is accepted.
+/// Rejects a name whose extension is not one of `known`; a name without an extension is accepted.
 pub(crate) fn check_ending(path: &Path, known: &[&str]) -> anyhow::Result<()> {
     let Some(ending) = path.extension() else { return Ok(()) };
     let ending = ending.to_string_lossy().to_lowercase();
@@ -204,7 +204,7 @@ pub(crate) fn check_ending(path: &Path, known: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes all of `bytes` through `write`, also to a non-blocking stream.
+/// Writes all of `bytes` through `write`, even to a non-blocking stream.
 fn write_when_ready(mut bytes: &[u8], mut write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<()> {
     while !bytes.is_empty() {
         match write(bytes) {
@@ -248,7 +248,7 @@ pub(crate) fn exit_code(result: anyhow::Result<ExitCode>, failure: u8) -> ExitCo
         // A full device may fail only at the flush.
         Ok(code) => results().flush().map(|()| code).map_err(anyhow::Error::from),
         Err(error) => {
-            // The first error is reported.
+            // Only the first error is reported.
             let _ = results().flush();
             Err(error)
         }
@@ -289,7 +289,7 @@ pub(crate) fn note_remark(path: &Path, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses the folder for a remark (`--strict`).
+/// Rejects the folder for a remark (`--strict`).
 pub(crate) fn refuse_remark(_: &Path, text: &str) -> Result<(), String> {
     Err(format!("{text} (--strict)"))
 }

@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// Precision on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// A named one.
+    /// An explicit precision.
     Is(engine::Precision),
-    /// bf16 if the device multiplies it faster than f32, else f32.
+    /// bf16 if the device multiplies it faster than f32, otherwise f32.
     Auto,
 }
 
@@ -26,7 +26,7 @@ impl FromStr for Precision {
 }
 
 impl Precision {
-    /// The precision on `device`; prints the choice of `auto`.
+    /// Precision on `device`; prints the choice of `auto`.
     pub(crate) fn on(self, device: &Device) -> engine::Precision {
         match self {
             Self::Is(precision) => precision,

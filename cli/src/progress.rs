@@ -1,4 +1,4 @@
-//! Progress of a long command: a bar on a terminal, lines elsewhere.
+//! Progress of a long command: a bar on a terminal, lines otherwise.
 
 use crate::output::{is_quiet, tell};
 use albert::data::{Source, bytes_read};
@@ -57,7 +57,7 @@ impl Progress {
         Self { unit, bar, total, first_step, started: Instant::now(), last_line: None, last_part: Instant::now() }
     }
 
-    /// Shows that `step` of the total are done, with `line` about the last or the next one.
+    /// Shows that `step` steps are done, with `line` about the last or the next one.
     pub(crate) fn step(&mut self, step: u64, line: &str) {
         self.last_part = Instant::now();
         if let Some(bar) = &self.bar {
@@ -72,7 +72,7 @@ impl Progress {
         }
     }
 
-    /// Shows that `done` of `all` parts of a step are done, for steps that take long.
+    /// Shows that `done` of `all` parts of a step are done, for slow steps.
     pub(crate) fn within(&mut self, done: usize, all: usize) {
         let interval = if self.bar.is_some() { BAR_INTERVAL } else { LINE_INTERVAL };
         if done == 0 || done == all || self.last_part.elapsed() < interval {
@@ -86,7 +86,7 @@ impl Progress {
         }
     }
 
-    /// Shows what is done between two steps, on a terminal.
+    /// Shows the current activity between two steps, on a terminal.
     pub(crate) fn now(&self, line: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(line.to_owned());
@@ -117,7 +117,7 @@ impl Progress {
     }
 }
 
-/// Progress of reading text, from a thread of its own until it is dropped.
+/// Progress of reading text, shown by a separate thread until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reading {
     /// Dropped first, which ends the thread.

@@ -1,4 +1,4 @@
-//! The ranks of a command that a launcher started (`mpirun -n 4 albert pretrain ..`).
+//! Ranks of a command started by a launcher (`mpirun -n 4 albert pretrain ..`).
 
 use crate::{
     output::{self, tell},
@@ -9,15 +9,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use engine::{Communicator, Cpu, Device, GradientPath, Start};
 use std::{fs, process::ExitCode, thread, time::Duration};
 
-/// Time that a rank waits for the runs of another: more than any takes.
+/// Maximum time that a rank waits for the runs of another: longer than any run.
 pub(crate) const LONGEST_RUN: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// Runs `command` on this rank with `device`, and leaves the other ranks: together if it ends well, at once if it fails.
+/// Runs `command` on this rank with `device`, then leaves the other ranks: together if it succeeds, immediately if it fails.
 pub(crate) fn run(device: &str, command: impl FnOnce(Worker) -> Result<ExitCode>) -> Result<ExitCode> {
     run_traced(device, &Tracing::default(), command)
 }
 
-/// [`run`] with a `trace` of this rank.
+/// As [`run`], with a `trace` of this rank.
 pub(crate) fn run_traced(
     device: &str,
     trace: &Tracing,
@@ -52,28 +52,28 @@ pub(crate) fn run_traced(
 
 /// Leaves the other ranks with the result of this one.
 fn leave(communicator: &Communicator, result: Result<ExitCode>) -> Result<ExitCode> {
-    // Before the ranks are ended.
+    // The trace is written before the ranks are ended.
     let traced = tracing::finish();
     let result = result.and_then(|code| traced.map(|()| code));
     let Err(mut error) = result else {
         communicator.finish();
         return result;
     };
-    // An error of all ranks is printed by the first, which then ends the others.
+    // An error common to all ranks is printed by the first, which then ends all others.
     if !communicator.is_first() {
         thread::sleep(Duration::from_millis(500));
     }
     if !error.to_string().starts_with("rank ") {
         error = error.context(format!("rank {}", communicator.rank()));
     }
-    // Before the others are ended, and with them perhaps this rank. Launchers lose what is printed as they end.
+    // Printed before ending the other ranks, and perhaps this one with them: launchers lose output printed at the end.
     output::print_error(&error);
     thread::sleep(Duration::from_millis(300));
     communicator.abort();
     Ok(ExitCode::FAILURE)
 }
 
-/// This rank, which shares cores and GPUs with those of the same host.
+/// Worker of this rank, which shares cores and GPUs with the ranks of the same host.
 fn worker(device: &str, communicator: &mut Communicator, nccl: Option<&str>) -> Result<Worker> {
     let hosts = host_names(communicator)?;
     let here: Vec<usize> = (0..hosts.len()).filter(|rank| hosts[*rank] == hosts[communicator.rank()]).collect();
@@ -84,14 +84,14 @@ fn worker(device: &str, communicator: &mut Communicator, nccl: Option<&str>) -> 
     Ok(Worker { device, communicator: communicator.clone() })
 }
 
-/// The host of every rank.
+/// Host name of every rank.
 fn host_names(communicator: &Communicator) -> Result<Vec<Vec<u8>>> {
     let host = "/proc/sys/kernel/hostname";
     let host = fs::read(host).with_context(|| format!("{host} cannot be read"))?;
     Ok(communicator.gather("host names", &host)?)
 }
 
-/// Says on the first rank who works together; the others are silent from now on.
+/// Prints the participants on the first rank; all other ranks are silent from now on.
 fn announce(communicator: &Communicator, hosts: &[Vec<u8>], device: &Device, path: &GradientPath) {
     if !communicator.is_first() {
         return output::mute();
@@ -100,22 +100,22 @@ fn announce(communicator: &Communicator, hosts: &[Vec<u8>], device: &Device, pat
     names.sort();
     names.dedup();
     let threads = device.processor().threads();
-    // Not all commands have gradients.
+    // Not all commands sum gradients.
     let path = if device.gpu().is_some() { format!("; {path}") } else { String::new() };
     tell!("{} ranks on {} host(s), {threads} thread(s) in rank 0{path}", hosts.len(), names.len());
 }
 
-/// Name of the GPU of rank `place` of a host: each takes its own, unless the launcher shows it a single one.
+/// Name of the GPU of rank `place` of a host: each uses a different one, unless the launcher makes only one visible.
 fn own_gpu(device: &str, place: usize) -> String {
     if device == "cuda" && !shows_one_gpu() { format!("cuda:{place}") } else { device.to_owned() }
 }
 
-/// True if the launcher shows this rank a single GPU.
+/// True if the launcher makes a single GPU visible to this rank.
 fn shows_one_gpu() -> bool {
     std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|visible| !visible.is_empty() && !visible.contains(','))
 }
 
-/// Name of this rank's device: the ranks `here`, on this host, take one GPU each.
+/// Name of this rank's device: the ranks `here`, on this host, use one GPU each.
 fn gpu_of(device: &str, communicator: &Communicator, here: &[usize]) -> Result<String> {
     let name = own_gpu(device, here.iter().filter(|rank| **rank < communicator.rank()).count());
     let mine = if shows_one_gpu() { String::new() } else { name.clone() };

@@ -15,13 +15,13 @@ pub(crate) fn share(peak: Option<Peak>, flops: f64, seconds: f64) -> String {
 /// The option `--profile`.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Profiling {
-    /// Print the cost of each kernel against the roofline of the device
+    /// Print the cost of each kernel and its share of the device's roofline
     #[arg(long = "profile")]
     pub(crate) on: bool,
 }
 
 impl Profiling {
-    /// Prints `profile` against the roofline of `device` to standard error, if the option is set.
+    /// If the option is set, prints `profile` with shares of the roofline of `device` to standard error.
     pub(crate) fn print(self, profile: &Profile, device: &Device) {
         if self.on {
             tell!("{}", profile.table(device.peak()));

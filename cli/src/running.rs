@@ -1,4 +1,4 @@
-//! Flags that mean the same in every command that runs a model.
+//! Flags shared by all commands that run a model.
 
 use crate::{
     input::{Faults, Kind, Lines},
@@ -24,7 +24,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Sets the threads of the process. Called before the first use of the CPU.
+    /// Sets the threads of the process. Must be called before the first use of the CPU.
     pub(crate) fn choose(self) {
         if let Some(threads) = self.threads {
             engine::choose_threads(threads);
@@ -32,7 +32,7 @@ impl Threads {
     }
 }
 
-/// Where and how a model is run.
+/// Flags for the device and precision of a model.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Running {
     /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
@@ -54,7 +54,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// The device, and the fine-tuned models of `folders` on it.
+    /// Opens the device and loads the fine-tuned models of `folders` on it.
     pub(crate) fn predictor(&self, folders: &[PathBuf]) -> Result<(Device, Predictor)> {
         let device = self.device()?;
         let mut predictor = Predictor::load(folders, &device)?;
@@ -63,7 +63,7 @@ impl Running {
         Ok((device, predictor))
     }
 
-    /// The precision on `device`.
+    /// Precision on `device`.
     pub(crate) fn precision(&self, device: &Device) -> Result<engine::Precision> {
         let is_gpu = device.gpu().is_some();
         ensure!(
@@ -73,7 +73,7 @@ impl Running {
         self.weights.of(self.precision.on(device))
     }
 
-    /// The device. Starts the trace.
+    /// Opens the device and starts the trace.
     pub(crate) fn device(&self) -> Result<Device> {
         self.trace.start_until_signal()?;
         self.threads.choose();
@@ -81,7 +81,7 @@ impl Running {
     }
 }
 
-/// Where lines come from, and where and how results go.
+/// Flags for the input of lines and the output of results.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Streaming {
     /// File of texts, one per line; - is standard input. It may be compressed (.gz, .zst)
@@ -96,7 +96,7 @@ pub(crate) struct Streaming {
 /// The flag `--field`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Field {
-    /// Field of JSON Lines that holds the text; a.b is a field within a field [default: lines are texts]
+    /// Field of JSON Lines with the text; a.b is a field within a field [default: lines are texts]
     #[arg(long, value_name = "NAME")]
     pub(crate) field: Option<String>,
 }
@@ -111,11 +111,11 @@ pub(crate) struct Places {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Unit {
-    /// Characters (Unicode code points), as Python counts
+    /// Characters (Unicode code points), as in Python
     Chars,
     /// Bytes of UTF-8
     Bytes,
-    /// Units of UTF-16, as JavaScript and Java count
+    /// Units of UTF-16, as in JavaScript and Java
     Utf16,
 }
 
@@ -132,15 +132,15 @@ impl Places {
 /// The flag `--batch`.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Batch {
-    /// Lines to run together at most; a line is not kept waiting for others [default: 64, on a GPU 1024]
+    /// Maximum number of lines to run together; a line does not wait for later ones [default: 64, on a GPU 1024]
     #[arg(long = "batch", value_name = "LINES", value_parser = whole::<1, usize>)]
     pub(crate) lines: Option<usize>,
 }
 
-/// Where and how results go.
+/// Flags for the output of results.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Results {
-    /// File for the results, which appears when all are written; - is standard output
+    /// File for the results, which appears when all results are written; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Print JSON, one object per line; also for a file that ends in .jsonl
@@ -152,7 +152,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// True if results are JSON, as asked for or as the name of the file says.
+    /// True if results are JSON, by the flag or by the name of the file.
     pub(crate) fn json(&self) -> bool {
         let ending = self.output.as_ref().and_then(|path| path.extension());
         self.json || ending.is_some_and(|ending| ending == "jsonl" || ending == "ndjson")
@@ -168,7 +168,7 @@ impl Results {
 }
 
 impl Streaming {
-    /// The lines to run if they come from a file or from standard input, of `-` in the place of the text; else `None`.
+    /// Opens the lines to run if they come from a file or, for the text `-`, from standard input; otherwise `None`.
     pub(crate) fn lines(&self, text: Option<&str>, kind: Kind) -> Result<Option<Lines>> {
         crate::input::lines_of(text, self.input.as_ref()).map(|path| Lines::open(&path, kind)).transpose()
     }

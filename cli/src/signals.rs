@@ -1,8 +1,8 @@
 //! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first stops the run after the current step and saves, the second ends the program
 //! immediately.
 //!
-//! A signal that was ignored at the start stays ignored: `nohup albert pretrain ..` goes on when its terminal closes, and a
-//! Ctrl-C in a script does not stop the script's background jobs.
+//! A signal that was ignored at the start remains ignored: `nohup albert pretrain ..` continues when its terminal closes,
+//! and a Ctrl-C in a script does not stop the script's background jobs.
 
 use crate::output::tell;
 use anyhow::Context;
@@ -53,7 +53,7 @@ pub(crate) fn before_end(work: impl FnOnce() + Send + 'static) -> anyhow::Result
     })
 }
 
-/// Runs `wait` with the signals on a thread of its own.
+/// Runs `wait` with the signals on a separate thread.
 fn handle(wait: impl FnOnce(&mut Signals) + Send + 'static) -> anyhow::Result<()> {
     let ignored = ignored_at_start();
     let heeded = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);

@@ -1,4 +1,4 @@
-//! `--trace`, a file of the events of a command.
+//! `--trace`: writes the events of a command to a file.
 
 use crate::{
     output::{print_error, tell},
@@ -25,7 +25,7 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
-    /// Starts the trace of rank `rank`, if the option is set. Called before there is a device; [`finish`] ends it.
+    /// Starts the trace of rank `rank`, if the option is set. Must be called before a device is opened; [`finish`] ends it.
     pub(crate) fn start(&self, rank: usize) -> Result<()> {
         let Some(path) = &self.trace else { return Ok(()) };
         let trace = Trace::start(&of_rank(path, rank), rank)?;
@@ -33,7 +33,7 @@ impl Tracing {
         Ok(())
     }
 
-    /// [`start`](Self::start) for a command that signals end at once: they write the trace before.
+    /// As [`start`](Self::start), for a command that ends immediately on a signal: the trace is written before.
     pub(crate) fn start_until_signal(&self) -> Result<()> {
         if self.trace.is_some() {
             signals::before_end(|| drop(finish().inspect_err(print_error)))?;
@@ -48,9 +48,9 @@ fn of_rank(path: &Path, rank: usize) -> PathBuf {
     if rank == 0 { path.to_owned() } else { path.with_extension(format!("{rank}{ending}")) }
 }
 
-/// Writes the trace, if there is one that is not written.
+/// Writes the trace, unless there is none or it is already written.
 pub(crate) fn finish() -> Result<()> {
-    // Locked to the end: a second caller is to wait for the file.
+    // Locked until the end: a second caller waits for the file.
     let mut trace = TRACE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(trace) = trace.take() {
         tell!("{}", trace.finish()?);

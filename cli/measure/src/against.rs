@@ -1,13 +1,13 @@
-//! A run of a benchmark against a saved one, and statistics of interleaved pairs.
+//! Comparison of a benchmark run with a saved one, and statistics of interleaved pairs.
 //!
 //! ```text
 //! r = s(now) / s(before)                       s: share of the peak or of a copy in the same rounds; above 1: faster now
 //! e(ln r)² = e(before)² + e(now)² + DRIFT²     e = 1.2533 · IQR / 1.349 / √rounds / median, of a median
-//! interval of 95 % = r · exp(±1.96 e)
+//! 95 % interval    = r · exp(±1.96 e)
 //! ```
 //!
-//! Two processes of one program differ by more than their rounds show: they get other pages, and the machine has other work.
-//! DRIFT covers that; `albert bench compare` measures it instead.
+//! Two processes of one program differ by more than their rounds show: their pages and the load of the machine differ. DRIFT
+//! covers that; `albert bench compare` measures it instead.
 
 use crate::{
     interleaved::Spread,
@@ -17,11 +17,11 @@ use kernels::Cpu;
 use serde_json::Value;
 use std::fmt;
 
-/// A case is slower than before if all of its interval lies below this.
+/// A case is slower than before if its whole interval is below this.
 pub const SLOWER: f64 = 0.98;
-/// Standard deviation of ln r between two processes of one program on a machine with other work.
+/// Standard deviation of ln r between two processes of one program on a machine with other load.
 const DRIFT: f64 = 0.1;
-/// Fewest pairs of a comparison.
+/// Minimum number of pairs of a comparison.
 pub const LEAST_PAIRS: usize = 11;
 
 /// A case in both runs.
@@ -33,7 +33,7 @@ pub struct Compared {
     pub differs: Vec<String>,
     /// Time before over time now.
     pub ratio: f64,
-    /// Bounds of its interval of 95 %.
+    /// Bounds of its 95 % interval.
     pub interval: [f64; 2],
 }
 
@@ -66,7 +66,7 @@ fn text(record: &Value, key: &str) -> String {
     }
 }
 
-/// Settings, which may differ between the runs of a case.
+/// Settings that may differ between the runs of a case.
 const SETTINGS: [&str; 3] = ["dtype", "threads", "isa"];
 
 /// Records of an earlier run.
@@ -79,7 +79,7 @@ impl Saved {
     /// Reads the text of a report.
     ///
     /// # Errors
-    /// A sentence, if it is none.
+    /// The text is not a report, in a sentence.
     pub fn read(saved: &str) -> Result<Self, String> {
         let mut saved: Value = serde_json::from_str(saved).map_err(|error| format!("not JSON: {error}"))?;
         match saved["records"].take() {
@@ -88,7 +88,7 @@ impl Saved {
         }
     }
 
-    /// The record of the same kernel, case and sizes whose settings `now`, in the order of [`SETTINGS`], differ least.
+    /// Finds the record of the same kernel, case and sizes whose settings differ least from `now`, in the order of [`SETTINGS`].
     fn find(&self, about: &About, now: &[String; 3]) -> Option<&Value> {
         let is_case = |record: &&Value| {
             record["kernel"] == about.kernel
@@ -98,10 +98,10 @@ impl Saved {
         self.records.iter().filter(is_case).min_by_key(|record| differences(record, now).len())
     }
 
-    /// Checks, before anything is measured, that the run has a case of `works`.
+    /// Checks, before anything is measured, that the run has one of `cases`.
     ///
     /// # Errors
-    /// A sentence that names a case of each side.
+    /// No case matches; the message names one of each side.
     pub fn check(&self, cases: &[About], cpus: &[Cpu]) -> Result<(), String> {
         let is_known = |about: &About| cpus.iter().any(|cpu| self.find(about, &settings(about, cpu)).is_some());
         if cases.iter().any(is_known) {
@@ -116,7 +116,7 @@ impl Saved {
         ))
     }
 
-    /// Compares `now` with these records; cases that are not in them are left out.
+    /// Compares `now` with these records; cases without a record are skipped.
     ///
     /// # Errors
     /// A record has no times.
@@ -136,7 +136,7 @@ impl Saved {
             let variance = errors.iter().map(|error| error * error).sum::<f64>() + DRIFT * DRIFT;
             let width = 1.96 * variance.sqrt();
             let differs = differences(before, &settings);
-            // With other settings the peak is another: times are compared.
+            // The peak depends on the settings: if they differ, times are compared.
             let ratio = if differs.is_empty() {
                 share / spread(before, key).median
             } else {
@@ -155,7 +155,7 @@ fn settings(about: &About, cpu: &Cpu) -> [String; 3] {
     [about.dtype.to_owned(), cpu.threads().to_string(), cpu.isa().kind().name().to_owned()]
 }
 
-/// `isa avx2 -> scalar`, for each setting of `before` that is another in `now`.
+/// Formats `isa avx2 -> scalar` for each setting of `before` that differs in `now`.
 fn differences(before: &Value, now: &[String; 3]) -> Vec<String> {
     let pair = |(key, now): (&&str, &String)| {
         let before = text(before, key);
@@ -178,8 +178,8 @@ fn error(spread: &Spread, rounds: f64) -> f64 {
     1.2533 * (spread.q3 - spread.q1) / 1.349 / rounds.max(1.0).sqrt() / spread.median
 }
 
-/// Median of the ratios of pairs, and an interval that contains the true median with at least 95 %, whatever the distribution:
-/// the k-th smallest and the k-th largest, with the largest k for which P(fewer than k of n coins show heads) <= 2.5 %.
+/// Median of the ratios of pairs, and an interval that contains the true median with at least 95 %, for any distribution: the
+/// k-th smallest and the k-th largest, with the largest k for which P(fewer than k of n coins show heads) <= 2.5 %.
 ///
 /// # Panics
 /// With fewer than [`LEAST_PAIRS`] ratios.
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn an_interval_of_pairs_leaves_out_outliers_on_both_sides() {
-        // Of 11 pairs the second smallest and largest: P(at most one head of 11) = 12 / 2048 = 0.6 %, of at most two 3.3 %.
+        // For 11 pairs, the second smallest and largest: P(at most one head of 11) = 12 / 2048 = 0.6 %, P(at most two) = 3.3 %.
         let ratios: Vec<f64> = (1..=11).map(f64::from).collect();
         let compared = of_pairs(String::new(), ratios);
         assert_eq!((compared.ratio, compared.interval), (6.0, [2.0, 10.0]));

@@ -1,7 +1,7 @@
-//! Signs that other work used the machine during a measurement.
+//! Detection of other load on the machine during a measurement.
 //!
-//! Figures with such a sign carry a `*` ([`mark`]) in tables and pages, and its sentence is printed below them and stored in
-//! JSON. A thread that waits for a core uses wall time and no CPU time; kernels do not wait otherwise, because their threads
+//! Affected values are marked with `*` ([`mark`]) in tables and pages, and a sentence is printed below them and stored in
+//! JSON. A thread that waits for a core uses wall time but no CPU time; kernels do not wait otherwise, because their threads
 //! spin between the loops of a pass.
 
 use crate::clock::thread_time;
@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Wall time over CPU time from which the machine counts as busy.
+/// Ratio of wall time to CPU time above which the machine counts as busy.
 const TOLERANCE: f64 = 1.1;
 
-/// Reason to doubt a figure.
+/// Reason to doubt a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doubt {
     /// Wall time exceeds CPU time by more than 10 %.
@@ -57,20 +57,20 @@ impl Serialize for Doubt {
     }
 }
 
-/// `*` for a figure with a sign, else a blank.
+/// `*` for a doubtful value, else a blank.
 pub const fn mark(doubted: bool) -> char {
     if doubted { '*' } else { ' ' }
 }
 
-/// True if `wall` seconds exceed the CPU time by more than 10 %. `processor`: seconds of all threads over `threads`. Work that
-/// keeps only one of several threads running is compared with that thread.
+/// True if `wall` seconds exceed the CPU time by more than 10 %. `processor` is the CPU time of all threads divided by
+/// `threads`. Work that keeps only one of several threads running is compared with that thread.
 pub fn is_busy(wall: f64, processor: f64, threads: usize) -> bool {
     let all = processor * threads as f64;
     let running = if all <= 1.05 * wall { all } else { processor };
     wall > TOLERANCE * running
 }
 
-/// Share of `seconds` during which all threads of `cpu` together really run: 1 on an idle machine.
+/// Share of `seconds` during which all threads of `cpu` really run: 1 on an idle machine.
 pub fn share_of_cores(cpu: &Cpu, seconds: f64) -> f64 {
     let ran = Mutex::new((0.0, 0.0));
     cpu.on_every_thread(|_| {
@@ -86,7 +86,7 @@ pub fn share_of_cores(cpu: &Cpu, seconds: f64) -> f64 {
     processor / wall
 }
 
-/// Signs in the limits of the machine: `share` of its cores, bandwidth of L3 and of a copy in memory, both in GB/s.
+/// Doubts about the limits of the machine: `share` of its cores, bandwidth of L3 and of a copy in memory, both in GB/s.
 pub fn of_limits(share: f64, l3: Option<f64>, copy: f64) -> Vec<Doubt> {
     let mut all = Vec::new();
     if is_busy(1.0, share, 1) {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_waits_for_a_core_makes_the_machine_busy() {
-        // (wall, CPU time over threads, threads)
+        // (wall, CPU time divided by threads, threads)
         for quiet in [(1.0, 1.0, 1), (1.0, 0.92, 1), (1.0, 0.95, 2), (1.0, 0.5, 2), (1.0, 0.25, 4)] {
             assert!(!is_busy(quiet.0, quiet.1, quiet.2), "{quiet:?}");
         }

@@ -1,4 +1,4 @@
-//! Roofline plot (Williams, Waterman, Patterson 2009): the speed of each case against the bound of its arithmetic
+//! Roofline plot (Williams, Waterman, Patterson 2009): the speed of each case and the limit for its arithmetic
 //! intensity.
 //!
 //! ```text
@@ -8,18 +8,18 @@
 //!          / copy bandwidth
 //! ```
 //!
-//! The slope is the bandwidth of a copy larger than the caches; a kernel whose operands stay in cache may lie above it. A point
-//! is labeled with its case, or where that has no room with the number of its row in the table.
+//! The slope is the bandwidth of a copy larger than the caches; a kernel whose operands stay in cache may be above it. A point
+//! is labeled with its case, or with the number of its row in the table if there is no room.
 
 use crate::report::{Limits, Record};
 use plotters::prelude::*;
 use std::{cell::Cell, ops::Range};
 
-/// So small that its text is legible on a phone.
+/// Small enough that text is legible on a phone.
 const SIZE: (u32, u32) = (480, 400);
-/// Height of the title above the plot: what ran, and its limits.
+/// Height of the title above the plot: name of the run, and its limits.
 const TITLE: u32 = 40;
-/// Height of a line of the legend below the plot, where it covers no point, and kernels in a line.
+/// Height of a line of the legend below the plot, where it does not cover points, and its number of kernels.
 const LINE: u32 = 20;
 const IN_LINE: usize = 4;
 /// Sizes of text.
@@ -37,7 +37,7 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(110, 110, 110),
 ];
 
-/// Draws an SVG of the cases that ran under `limits`. Steps have no byte count and are left out.
+/// Draws an SVG of the cases that ran under `limits`. Steps have no byte count and are skipped.
 ///
 /// # Errors
 /// The plot cannot be drawn.
@@ -82,7 +82,7 @@ fn draw(text: &mut String, limits: &Limits, records: &[Record]) -> Result<(), Bo
         .draw()?;
     let roof = |gbs: f64| [left, limits.peak_gflops / gbs, right].map(|x| (x, (x * gbs).min(limits.peak_gflops)));
     chart.draw_series(LineSeries::new(roof(limits.copy_gbs), BLACK.stroke_width(2)))?;
-    // Roofs for data that are in a cache already.
+    // Roofs for data that is already in a cache.
     let caches = [("L2", limits.l2_gbs), ("L3", limits.l3_gbs)].map(|(name, gbs)| gbs.map(|gbs| (name, gbs)));
     let is_seen = |(_, gbs): &(&str, f64)| limits.peak_gflops / gbs > left;
     let caches: Vec<_> = caches.into_iter().flatten().filter(is_seen).collect();
@@ -124,7 +124,7 @@ fn point(record: &Record) -> (f64, f64) {
     (record.about.flops as f64 / record.about.bytes as f64, record.gflops)
 }
 
-/// First and last FLOPs per byte of the plot, least and most GFLOP/s.
+/// Minimum and maximum FLOPs per byte of the plot, minimum and maximum GFLOP/s.
 fn extents(limits: &Limits, records: &[&Record]) -> (f64, f64, f64, f64) {
     let bounds = |of: fn((f64, f64)) -> f64, first: f64| {
         let values = records.iter().map(|record| of(point(record)));
@@ -135,7 +135,7 @@ fn extents(limits: &Limits, records: &[&Record]) -> (f64, f64, f64, f64) {
     (left / 2.0, right * 4.0, bottom / 2.0, top * 2.0)
 }
 
-/// Labels within a plot that cover neither each other nor a point. One that has no room is left out: the table has its row.
+/// Labels within a plot that cover neither each other nor a point. A label without room is omitted: the table has its row.
 struct Labels {
     /// Left, top, right and bottom of the plot.
     plot: [i32; 4],
@@ -149,7 +149,7 @@ impl Labels {
         Self { plot: [x.start + 56, y.start + 8, x.end - 8, y.end - 46], taken: Vec::new(), texts: Vec::new() }
     }
 
-    /// Places the labels of the peak, the roofs (name, GB/s) and the records with their rows. `at` converts FLOPs per byte and
+    /// Adds the labels of the peak, the roofs (name, GB/s) and the records with their rows. `at` converts FLOPs per byte and
     /// GFLOP/s to pixels.
     fn add_all(
         &mut self,
@@ -162,7 +162,7 @@ impl Labels {
         self.taken.extend(points.map(|(x, y)| [x - 5, y - 5, x + 5, y + 5]));
         self.add(at((right, peak)), &["peak".to_owned()], &|_, width| (-width - 4, -14));
         for (name, gbs) in roofs {
-            // From the left end on along the line, to the first place that is free.
+            // Along the line from its left end, to the first free place.
             let end = peak / gbs;
             let along = |step: usize| left * (end / left).powf(step as f64 / 20.0);
             let places = (0..20).map(along).map(|x| at((x, (x * gbs).min(peak))));
@@ -191,13 +191,13 @@ impl Labels {
         let _ = names.iter().any(|name| is_placed(self, name));
     }
 
-    /// Places `name` below the first of `places` that is free, on the right, where a rising line leaves it alone.
+    /// Places `name` below the first free one of `places`, on the right, where a rising line does not cross it.
     fn add_at_first(&mut self, mut places: impl Iterator<Item = (i32, i32)>, name: &str) {
         let width = CHARACTER * name.chars().count() as i32;
         let _ = places.any(|(x, y)| self.place(name, (x + 6, y), width));
     }
 
-    /// Places `name` with its left top at `(x, y)` if nothing is there.
+    /// Places `name` with its top left corner at `(x, y)` if there is room.
     fn place(&mut self, name: &str, (x, y): (i32, i32), width: i32) -> bool {
         let [left, top, right, bottom] = [x, y, x + width, y + SMALL + 1];
         let [first, highest, last, lowest] = self.plot;
@@ -212,14 +212,14 @@ impl Labels {
     }
 }
 
-/// Labels of a logarithmic axis. The plotter asks twice for a power of ten, as the end of a decade and as the start of the next.
+/// Labels of a logarithmic axis. The plotter requests a power of ten twice, as the end of a decade and as the start of the next.
 #[derive(Default)]
 struct Ticks {
     last: Cell<f64>,
 }
 
 impl Ticks {
-    /// 1, 2 and 5 times a power of ten; others are empty.
+    /// 1, 2 and 5 times a power of ten; all other labels are empty.
     fn label(&self, value: f64) -> String {
         let digit = (value / 10f64.powf(value.log10().floor() + 1e-9)).round() as u32;
         let is_new = (self.last.replace(value) / value - 1.0).abs() > 1e-6;

@@ -1,4 +1,4 @@
-//! CPU time: unlike wall time, other processes on the machine disturb it little.
+//! CPU time, which other processes on the machine affect less than wall time.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;

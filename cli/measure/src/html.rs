@@ -6,7 +6,7 @@ use crate::{
 };
 use std::fmt::Write;
 
-/// A dark scheme inverts the plots and rotates their hues back, which keeps the colors.
+/// In dark mode, plots are inverted and their hues rotated back, which preserves the colors.
 const STYLE: &str = ":root{color-scheme:light dark}\
 body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222;background:#fff;\
 overflow-wrap:anywhere}.wide{overflow-x:auto}td,th{white-space:nowrap}\
@@ -97,15 +97,15 @@ mod tests {
         let limits = cpus.iter().map(Limits::of).collect();
         let command = "albert bench <all>".to_owned();
         let report = Report { command, machine: Machine::this(), limits, records };
-        // Marks and their sentences come together.
+        // Marks and their sentences appear together.
         let doubts = report.doubts();
         let page = page(&report).unwrap();
         assert!(doubts.iter().all(|doubt| page.contains(&doubt[2..])), "{doubts:?} {page}");
         assert_eq!(page.contains('*'), !doubts.is_empty(), "{page}");
         assert_eq!((page.matches("<svg").count(), page.matches("<tr><td>").count()), (2, 6), "{page}");
-        // One point per case and one per kernel in the legend, on one thread and on two.
+        // One point per case and one per kernel in the legend, for one thread and for two.
         assert_eq!(page.matches("<circle").count(), 6 + 4, "{page}");
-        // Lines and points have labels: the peak, memory, and the first case by its name or number.
+        // Lines and points have labels: the peak, memory, and the first case by name or number.
         for label in ["peak", "memory", "nt 8x16x4"] {
             let texts = page.split("<text").skip(1).filter_map(|part| part.split_once('>')?.1.split_once('<'));
             assert_eq!(texts.filter(|text| text.0.trim() == label).count(), 2, "{label}: {page}");

@@ -1,15 +1,15 @@
-//! Interleaved timing: a disturbance of the machine most likely affects all contenders.
+//! Interleaved timing: a disturbance of the machine is likely to affect all contenders.
 //!
 //! ```text
 //! round 1:   peak  ours  peak  another  peak  copy          round 2:   peak  ours  ...
 //! ```
 //!
 //! A contender's time in a round is its best call in a slice of about 10 ms (one call, if a call takes longer). Reports state
-//! the median and the quartiles over all rounds. Shares and ratios are formed within a round, before the median is taken, so
-//! that a clock frequency that drifts between rounds cancels.
+//! the median and the quartiles over all rounds. Shares and ratios are computed within a round, before the median, so that a
+//! clock frequency that drifts between rounds cancels.
 //!
-//! Each time is given twice: wall time, and CPU time over the number of threads, which other processes on the machine
-//! disturb less.
+//! Each time is reported twice: wall time, and CPU time divided by the number of threads, which other processes on
+//! the machine affect less.
 
 use crate::clock::processor_time;
 use kernels::Cpu;
@@ -24,11 +24,11 @@ use std::{
 pub const KERNEL_ROUNDS: usize = 15;
 /// Minimum number of rounds of a step.
 pub const STEP_ROUNDS: usize = 5;
-/// Seconds that one contender is called in a round.
+/// Duration of the calls of one contender in a round, in seconds.
 const SLICE: f64 = 0.01;
-/// Time for which threads of a third-party library poll: Intel's OpenMP 200 ms. They halved our speed on two cores.
+/// Time for which threads of a third-party library poll: 200 ms in Intel's OpenMP. Polling halved our speed on two cores.
 const SPINNING: Duration = Duration::from_millis(300);
-/// Seconds of one measurement of the FMA peak.
+/// Duration of one measurement of the FMA peak, in seconds.
 const PEAK_SLICE: f64 = 0.000_5;
 
 /// Implementation to time.
@@ -40,8 +40,8 @@ pub struct Contender {
     spins: bool,
 }
 
-/// Context of the calls of a slice. A pass or the pool is entered once a slice, as a step enters it once: entering is no part of
-/// a kernel.
+/// Context of the calls of a slice. A pass or the pool is entered once per slice, as a step enters it once: entering is not part
+/// of a kernel.
 #[derive(Clone, Debug)]
 enum Place {
     Here,
@@ -55,19 +55,19 @@ impl Contender {
         Self { name: name.into(), call: Box::new(call), place: Place::Here, spins: false }
     }
 
-    /// Calls it inside a pass ([`Cpu::enter`]), like kernels.
+    /// Runs the calls inside a pass ([`Cpu::enter`]), like kernels.
     #[must_use]
     pub fn within_pass(self, cpu: &Cpu) -> Self {
         Self { place: Place::Pass(cpu.clone()), ..self }
     }
 
-    /// Calls it on a thread of the pool ([`Cpu::install`]), for code that uses rayon.
+    /// Runs the calls on a thread of the pool ([`Cpu::install`]), for code that uses rayon.
     #[must_use]
     pub fn within_pool(self, cpu: &Cpu) -> Self {
         Self { place: Place::Pool(cpu.clone()), ..self }
     }
 
-    /// Waits after its calls until its worker threads, which poll for the next call, have given up.
+    /// Waits after its calls until its worker threads, which poll for the next call, are asleep.
     #[must_use]
     pub fn with_spinning_threads(self) -> Self {
         Self { spins: true, ..self }
@@ -123,14 +123,14 @@ impl Spread {
 pub struct Timing {
     /// Wall time.
     pub wall: Vec<f64>,
-    /// CPU time of all threads over the number of threads.
+    /// CPU time of all threads divided by the number of threads.
     pub processor: Vec<f64>,
 }
 
 /// Measurements of all rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Rounds {
-    /// Peak of the machine, FLOP/s: of f32 multiply-adds, or of a matrix unit.
+    /// Peak of the machine in FLOP/s: of f32 multiply-adds, or of a matrix unit.
     pub peak: Vec<f64>,
     /// Copy, per byte read or written; empty without one.
     pub copy: Timing,
@@ -138,7 +138,7 @@ pub struct Rounds {
     pub timings: Vec<Timing>,
 }
 
-/// Copy whose source and target take as many bytes as a kernel touches.
+/// Copy whose source and target together have as many bytes as a kernel accesses.
 #[derive(Debug)]
 struct Copy {
     source: Vec<f32>,
@@ -177,8 +177,8 @@ pub struct Interleaved {
 }
 
 impl Interleaved {
-    /// Warms up every contender with two calls. `copied`: bytes of a copy to time in each round, if any. `peak` measures the
-    /// peak, [`kernels::roofline::fma_peak`] or another.
+    /// Warms up every contender with two calls. `copied` is the number of bytes of a copy to time in each round, if any.
+    /// `peak` measures the peak, such as [`kernels::roofline::fma_peak`].
     pub fn new(cpu: &Cpu, mut contenders: Vec<Contender>, copied: Option<usize>, peak: fn(&Cpu, f64) -> f64) -> Self {
         for contender in &mut contenders {
             contender.with(|call| {

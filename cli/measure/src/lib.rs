@@ -1,10 +1,10 @@
-//! The cases of `albert bench` and their timing, interleaved with the peak of the machine.
+//! Cases of `albert bench` and their timing, interleaved with the peak of the machine.
 //!
 //! ```text
 //! plan::Selection ──> cases::Work ──prepare──> calls ──interleaved::Interleaved──> rounds ──> report::Record ──> table, JSON
 //! ```
 //!
-//! The program runs it for `albert bench`; the crate `albert-benches` runs the same cases under criterion.
+//! Used by `albert bench`; the crate `albert-benches` runs the same cases under criterion.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod against;

@@ -1,4 +1,4 @@
-//! The options of `albert bench` and the list of cases that they select.
+//! Options of `albert bench` and the cases that they select.
 
 use crate::cases::{Attention, Dtype, Form, Kernel, Mode, Product, RUNGS, Rows, Rung, Step, Vocabulary, Work};
 use albert::{AlbertConfig, cost::Recompute};
@@ -50,10 +50,10 @@ pub enum Weights {
 }
 
 impl Weights {
-    /// `precision` with weights stored so.
+    /// Returns `precision` with weights stored this way.
     ///
     /// # Errors
-    /// Weights are rounded and `precision` is not f32.
+    /// Weights are rounded but `precision` is not f32.
     pub fn of(self, precision: Precision) -> Result<Precision> {
         ensure!(
             self == Self::F32 || precision == Precision::F32,
@@ -132,11 +132,11 @@ pub struct Selection {
     pub weights: Weights,
 }
 
-/// The CPU contexts to measure: one per number of `threads` (all cores if empty), on instruction set `isa` (the widest if
-/// `None`).
+/// Returns the CPU contexts to measure: one per number of `threads` (all cores if empty), on instruction set `isa` (the
+/// widest if `None`).
 ///
 /// # Errors
-/// The machine lacks the instruction set, or a number of threads is not 1 to 1024.
+/// The machine lacks the instruction set, or a number of threads is not between 1 and 1024.
 pub fn processors(threads: &[usize], isa: Option<&str>) -> Result<Vec<Cpu>> {
     let detected = Cpu::detect()?;
     let isa = match isa {
@@ -157,10 +157,10 @@ pub fn processors(threads: &[usize], isa: Option<&str>) -> Result<Vec<Cpu>> {
     threads.iter().map(cpu).collect()
 }
 
-/// Configuration of a preset, model folder or config.json, and remarks on the file.
+/// Reads the configuration of a preset, model folder or config.json, with remarks on the file.
 ///
 /// # Errors
-/// No preset has this name, or the file cannot be read or used.
+/// There is no preset with this name, or the file cannot be read or used.
 pub fn config(model: &str) -> Result<(AlbertConfig, Vec<String>)> {
     let path = Path::new(model);
     if !path.exists() {
@@ -408,7 +408,7 @@ fn lengths_in(path: &Path) -> Result<Vec<usize>> {
     Ok(lengths)
 }
 
-/// `count` of them: the middle of each of `count` equal parts.
+/// Selects `count` of them: the middle of each of `count` equal parts.
 fn spread(sorted: &[usize], count: usize) -> Vec<usize> {
     (0..count).map(|i| sorted[(2 * i + 1) * sorted.len() / (2 * count)]).collect()
 }

@@ -9,13 +9,13 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::{fmt, fs};
 
-/// The limit of the machine that bounds a case.
+/// Limit of the machine that bounds a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// FMA peak.
     Arithmetic,
-    /// Copy bandwidth within as many bytes.
+    /// Bandwidth of a copy of as many bytes.
     Traffic,
 }
 
@@ -32,7 +32,7 @@ pub struct About {
     pub dtype: &'static str,
     /// Limit that applies.
     pub bound: Bound,
-    /// FLOPs of a call: each product once, no recomputation; of row kernels, those of the definition.
+    /// FLOPs of a call: each product once, no recomputation; for row kernels, those of the definition.
     pub flops: u64,
     /// Minimum bytes that a call reads and writes; 0 for a step, which has no such bound.
     pub bytes: u64,
@@ -47,9 +47,9 @@ pub struct Peer {
     pub name: String,
     /// Seconds per call, wall time.
     pub seconds: Spread,
-    /// Its time over ours in the same round: above 1 if ours is faster.
+    /// Its time divided by ours in the same round: above 1 if ours is faster.
     pub ratio: Spread,
-    /// The same by CPU time.
+    /// As `ratio`, by CPU time.
     pub processor_ratio: Spread,
 }
 
@@ -67,31 +67,31 @@ pub struct Record {
     pub rounds: usize,
     /// Seconds per call, wall time.
     pub seconds: Spread,
-    /// Seconds per call, CPU time of all threads over the number of threads.
+    /// Seconds per call, CPU time of all threads divided by the number of threads.
     pub processor_seconds: Spread,
-    /// GFLOP/s.
+    /// Speed in GFLOP/s.
     pub gflops: f64,
-    /// GB/s.
+    /// Bandwidth in GB/s.
     pub gbs: f64,
     /// Tokens per second.
     pub tokens_per_second: Option<f64>,
     /// FMA peak in the same rounds, GFLOP/s.
     pub peak_gflops: f64,
-    /// Bandwidth of a copy within as many bytes in the same rounds, read and written, GB/s.
+    /// Bandwidth of a copy of as many bytes in the same rounds, read and written, GB/s.
     pub copy_gbs: Option<f64>,
-    /// FLOP/s over the FMA peak of the same round.
+    /// FLOP/s divided by the FMA peak of the same round.
     pub share_of_peak: Spread,
-    /// The same by CPU time.
+    /// As `share_of_peak`, by CPU time.
     pub processor_share_of_peak: Spread,
-    /// GB/s over that of the copy of the same round.
+    /// GB/s divided by that of the copy of the same round.
     pub share_of_copy: Option<Spread>,
-    /// The same by CPU time.
+    /// As `share_of_copy`, by CPU time.
     pub processor_share_of_copy: Option<Spread>,
-    /// Other contenders of the same rounds: `prepacked` and third-party libraries.
+    /// Further contenders of the same rounds: `prepacked` and third-party libraries.
     pub peers: Vec<Peer>,
     /// Peak RSS of the process while it prepared and ran this case.
     pub peak_rss_bytes: Option<u64>,
-    /// Signs that other work disturbed the rounds.
+    /// Signs of other load during the rounds.
     pub doubts: Vec<Doubt>,
 }
 
@@ -138,8 +138,8 @@ impl Record {
         record
     }
 
-    /// Share of the limit that applies, and the same by CPU time; `None` if the limit is not that of the case: the peak is that
-    /// of f32, so products of int8 have none.
+    /// Share of the limit that applies, and the same by CPU time; `None` if the measured limit does not apply: the peak is that
+    /// of f32, so int8 products have none.
     pub(crate) fn shares(&self) -> Option<[f64; 2]> {
         let shares = match self.about.bound {
             Bound::Arithmetic if self.about.dtype == "int8" => return None,
@@ -160,7 +160,7 @@ impl Record {
         all
     }
 
-    /// Shares as text, those with a sign marked: `95.0 % of peak (101.2*% by CPU time)`.
+    /// Shares as text, with doubtful ones marked: `95.0 % of peak (101.2*% by CPU time)`.
     pub(crate) fn shares_text(&self) -> Option<String> {
         let [wall, processor] = self.shares()?;
         let limit = if self.about.bound == Bound::Arithmetic { "peak" } else { "a copy" };
@@ -175,7 +175,7 @@ impl Record {
     }
 }
 
-/// Machine of a report.
+/// Machine that produced a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// CPU model.
@@ -207,18 +207,18 @@ pub struct Limits {
     pub peak_gflops: f64,
     /// Bandwidth of a copy larger than the caches, read and written, GB/s.
     pub copy_gbs: f64,
-    /// Bandwidth of reading from L2 and from L3, GB/s; null where the machine reports no such cache.
+    /// Read bandwidth of L2, GB/s; null if the machine reports no such cache.
     pub l2_gbs: Option<f64>,
-    /// See `l2_gbs`.
+    /// Read bandwidth of L3, as for `l2_gbs`.
     pub l3_gbs: Option<f64>,
-    /// Share of the time that the threads really ran.
+    /// Share of the time during which the threads really ran.
     pub share_of_cores: f64,
-    /// Signs that other work disturbed the measurement.
+    /// Signs of other load during the measurement.
     pub doubts: Vec<Doubt>,
 }
 
 impl Limits {
-    /// Measures `cpu`.
+    /// Measures the limits of `cpu`.
     pub fn of(cpu: &Cpu) -> Self {
         let [l2_gbs, l3_gbs] = roofline::caches(cpu, 0.02).map(|cache| cache.map(|cache| cache.bandwidth / 1e9));
         let copy_gbs = roofline::copy_bandwidth(cpu, 64 << 20, 3) / 1e9;
@@ -257,9 +257,9 @@ impl fmt::Display for Limits {
 /// Results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Command line.
+    /// Command line of the run.
     pub command: String,
-    /// Machine.
+    /// Machine of the run.
     pub machine: Machine,
     /// Limits per number of threads.
     pub limits: Vec<Limits>,
@@ -268,7 +268,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The sentences of all signs, each once with the number of cases that have it.
+    /// Sentences for all doubts, each once with the number of affected cases.
     pub fn doubts(&self) -> Vec<String> {
         let of = |doubt: Doubt| {
             let cases = self.records.iter().filter(|record| record.doubts.contains(&doubt)).count();
@@ -358,7 +358,7 @@ mod tests {
         let json = serde_json::to_value(&record).unwrap();
         assert_eq!((&json["kernel"], &json["share_of_peak"]["median"]), (&"gemm".into(), &0.5.into()));
         assert!(json["doubts"][0].as_str().unwrap().starts_with("the machine is busy"), "{json}");
-        // On an idle machine the same times by both clocks have no sign; twice the speed of the peak is marked.
+        // On an idle machine, equal times by both clocks are not marked; twice the speed of the peak is.
         let idle = |peak: f64| {
             let timing = |scale: f64| Timing { wall: wall(scale), processor: wall(scale) };
             let rounds =

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = &arguments.plan;
     let plan = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    // Ranks share the runs as processes that are started one by one do: through the folder.
+    // Ranks share the runs through the folder, like processes started one by one.
     ranks::run_traced(&arguments.device, &arguments.trace, |Worker { device, communicator }| {
         let stop = signals::stop_flag()?;
         let peak = device.peak();
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         communicator.set_timeout(timeout);
         let ended = match ended {
             _ if is_stopped => RunOutcome::Stopped,
-            // They are done now.
+            // Ranks of one launcher end together, so those runs are also done.
             RunOutcome::Elsewhere(_) if communicator.size() > 1 => RunOutcome::Finished,
             ended => ended,
         };

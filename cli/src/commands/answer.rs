@@ -130,7 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// The question of a line, which is searched for in `common` if it has no context of its own.
+/// Question of a line, for its own context or else for `common`.
 fn of_line(line: &str, common: Option<&str>) -> Result<(Asked, Question)> {
     ensure!(!line.trim().is_empty(), "the line is blank");
     let asked: Asked = serde_json::from_str(&mended_surrogates(line)).map_err(|error| {
@@ -148,7 +148,7 @@ fn question(question: String, text: &str) -> Question {
     Question { id: String::new(), passage: text.into(), question, answers: Vec::new(), is_impossible: false }
 }
 
-/// The answers in one line: the best one, which may be empty, and its probability, or JSON.
+/// Answers in one line: the best one, which may be empty, and its probability, or JSON.
 fn in_line(arguments: &Arguments, task: &Task, asked: &Asked, passage: &str, prediction: &Prediction) -> String {
     let Prediction::Answers(answers) = prediction else { unreachable!("questions are answered") };
     let (best, results) = (threshold_of(task).answer(answers), &arguments.streaming.results);
@@ -174,7 +174,7 @@ fn in_line(arguments: &Arguments, task: &Task, asked: &Asked, passage: &str, pre
     Value::Object(line).to_string()
 }
 
-/// The answers in lines of their own.
+/// Answers on separate lines.
 fn in_full(arguments: &Arguments, predictor: &Predictor, prediction: &Prediction) -> String {
     let Prediction::Answers(answers) = prediction else { unreachable!("questions are answered") };
     let (threshold, mut text) = (threshold_of(predictor.task()), String::new());
@@ -188,7 +188,7 @@ fn in_full(arguments: &Arguments, predictor: &Predictor, prediction: &Prediction
     text
 }
 
-/// The text to search that the command line names.
+/// Reads the text to search that the command line names.
 fn context(arguments: &Arguments) -> Result<Option<String>> {
     if let Some(path) = &arguments.context_file {
         let mut found = String::new();

@@ -1,4 +1,4 @@
-//! `albert bench`: speed of kernels and steps, against the peak of the machine measured in the same run.
+//! `albert bench`: speed of kernels and steps, and their share of the machine's peak, measured in the same run.
 
 mod compare;
 
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
     against: Option<PathBuf>,
 }
 
-/// What `bench` does other than running a benchmark.
+/// Modes of `bench` other than running a benchmark.
 #[derive(Clone, Debug, Subcommand)]
 enum Mode {
     /// Compare two program files: processes of both run in turns, in at least 11 pairs
@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if is_slower { ExitCode::from(SLOWER) } else { ExitCode::SUCCESS })
 }
 
-/// Runs the benchmarks and prints each result as it comes, or all as JSON.
+/// Runs the benchmarks and prints each result when it is available, or all as JSON.
 fn measure(arguments: &Arguments, cpus: &[Cpu], works: &[Work], out: &mut impl Write) -> Result<Report> {
     let mut report = Report {
         command: command(),
@@ -164,7 +164,7 @@ fn measure(arguments: &Arguments, cpus: &[Cpu], works: &[Work], out: &mut impl W
     Ok(report)
 }
 
-/// Prints the ratios of the cases to those of the file at `path`; true if one is slower.
+/// Prints the ratios of the cases to those in the file at `path`; true if one is slower.
 fn compare_with_saved(out: &mut impl Write, path: &Path, saved: &against::Saved, records: &[Record]) -> Result<bool> {
     let compared = saved.compare(records).map_err(|problem| anyhow!("{}: {problem}", path.display()))?;
     for case in &compared {
@@ -180,7 +180,7 @@ fn compare_with_saved(out: &mut impl Write, path: &Path, saved: &against::Saved,
     Ok(compared.iter().any(against::Compared::is_slower))
 }
 
-/// Reads the records to compare with, and checks that they have one of the cases.
+/// Reads the records to compare with, and checks that they contain one of the cases.
 fn read_saved(path: &Path, works: &[Work], cpus: &[Cpu]) -> Result<against::Saved> {
     let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let cases: Vec<_> = works.iter().map(Work::about).collect();
@@ -191,7 +191,7 @@ fn read_saved(path: &Path, works: &[Work], cpus: &[Cpu]) -> Result<against::Save
 /// Exit code of a comparison in which a case is slower.
 const SLOWER: u8 = 3;
 
-/// Command line, without the folder of the program.
+/// Command line, with the name of the program without its folder.
 fn command() -> String {
     let arguments = std::env::args().skip(1);
     ["albert".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")

@@ -1,8 +1,8 @@
-//! A task from the text inside the program: which of its books is a sentence from?
+//! A classification task from the built-in text: to which of its books does a sentence belong?
 //!
-//! The book of a document follows from the words that occur in all of it ([`MARKS`]); a document without them is left out. A
-//! classifier sees single sentences, most of them without such a word, and few of them have labels: as in practice, text is
-//! plenty and labels are expensive.
+//! The book of a document follows from words in the whole document ([`MARKS`]); a document without them is skipped. The
+//! input of the classifier is single sentences, usually without such a word, and few of them have labels: as in practice,
+//! text is plentiful and labels are expensive.
 
 use anyhow::{Context, Result};
 use engine::io::{hash64, write_atomically};
@@ -15,12 +15,12 @@ const MARKS: [(&str, &[&str]); 4] = [
     ("almanac", &["GDP", "economy", "economic", "independence", "1990s", "UN", "EU"]),
     ("scripture", &["God", "Lord", "LORD", "Yahweh", "Christ", "Jesus", "Israel", "Psalm"]),
 ];
-/// Marks that a document must have: so many, and this share of its sentences.
+/// Minimum number of marks in a document, and as a share of its sentences.
 const LEAST_MARKS: usize = 2;
 const MARKED_SHARE: f64 = 0.04;
-/// Words of a sentence.
+/// Number of words of a sentence.
 const WORDS: RangeInclusive<usize> = 8..=30;
-/// Sentences of each label for training, for development, and at most for the test.
+/// Number of sentences of each label for training, for development, and the maximum for the test.
 const LABELLED: usize = 50;
 const TESTED: usize = 150;
 
@@ -37,7 +37,7 @@ impl Example {
     }
 }
 
-/// The label of a document; `None` if its words do not tell.
+/// Label of a document; `None` if its words do not determine it.
 fn label_of(sentences: &[String]) -> Option<usize> {
     let least = (MARKED_SHARE * sentences.len() as f64).max(LEAST_MARKS as f64);
     MARKS.iter().position(|(_, marks)| {
@@ -46,8 +46,8 @@ fn label_of(sentences: &[String]) -> Option<usize> {
     })
 }
 
-/// At most `counts` examples of each label, one list for each count, from documents as lists of sentences. Each list mixes
-/// labels and documents.
+/// Draws at most `counts` examples of each label, one list for each count, from documents as lists of sentences. Each list
+/// mixes labels and documents.
 fn drawn<const N: usize>(documents: &[Vec<String>], counts: [usize; N]) -> [Vec<Example>; N] {
     let mut all = Vec::new();
     let mut seen = HashSet::new();
@@ -78,7 +78,7 @@ fn drawn<const N: usize>(documents: &[Vec<String>], counts: [usize; N]) -> [Vec<
     lists
 }
 
-/// Examples of the training documents for training and development, and of the held-out ones for the test.
+/// Examples from the training documents for training and development, and from the held-out ones for the test.
 pub(super) fn splits(training: &[Vec<String>], held_out: &[Vec<String>]) -> [Vec<Example>; 3] {
     let [train, dev] = drawn(training, [LABELLED, LABELLED]);
     let [test] = drawn(held_out, [TESTED]);
@@ -97,8 +97,7 @@ pub(super) fn write(folder: &Path, splits: &[Vec<Example>; 3]) -> Result<()> {
     Ok(())
 }
 
-/// Share of `test` that a bag of words gets right: logistic regression on the words that occur, one label against the others, by
-/// Adagrad.
+/// Accuracy of a bag of words on `test`: logistic regression on word occurrence, one label against the rest, trained by Adagrad.
 pub(super) fn bag_of_words(train: &[Example], test: &[Example]) -> f64 {
     const EPOCHS: usize = 40;
     const RATE: f64 = 0.1;

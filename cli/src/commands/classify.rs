@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// Classifies lines; returns the error that ended them.
+/// Classifies lines; returns the error that ended the input.
 fn classify_lines(
     arguments: &Arguments,
     mut lines: Lines,
@@ -128,7 +128,7 @@ fn without_result(results: &Results, task: &Task, line: &Line, reason: &str) -> 
     }
 }
 
-/// Texts as an example of a problem.
+/// Converts texts to an example of a problem.
 fn example(first: String, second: Option<String>, problem: &Problem) -> Result<Examples> {
     let id = String::new();
     let Problem::Tags { .. } = problem else {
@@ -140,8 +140,8 @@ fn example(first: String, second: Option<String>, problem: &Problem) -> Result<E
     Ok(Examples::Tagged(vec![Tagged { id, words, tags: Vec::new() }]))
 }
 
-/// The example of a line. For a model of single texts and one that tags words, a TAB is white space. A line without words to
-/// tag has no tags.
+/// Converts a line to an example. For a model of single texts and for a tagging model, a TAB is white space. A line without
+/// words to tag has no tags.
 fn of_line(line: &str, task: &Task) -> Result<Examples> {
     if matches!(task.problem, Problem::Tags { .. }) {
         let words = line.split_whitespace().map(str::to_owned).collect();
@@ -155,7 +155,7 @@ fn of_line(line: &str, task: &Task) -> Result<Examples> {
     }
 }
 
-/// A prediction in one line: the label and its probability, or JSON.
+/// A prediction on one line: the label and its probability, or JSON.
 fn in_line(
     arguments: &Arguments,
     task: &Task,
@@ -194,7 +194,7 @@ fn in_line(
     }
 }
 
-/// A prediction in lines of its own, with all its probabilities.
+/// A prediction on separate lines, with all its probabilities.
 fn in_full(problem: &Problem, examples: &Examples, prediction: &Prediction) -> String {
     let (labels, mut text) = (problem.labels(), String::new());
     match (prediction, examples) {

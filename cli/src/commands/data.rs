@@ -137,7 +137,7 @@ fn build(arguments: &Build, Worker { device, communicator }: &Worker) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Files, and settings such as `corpus.duplicates=drop` among them: an argument with a `.` before its first `=` that is no file.
+/// Separates files from settings such as `corpus.duplicates=drop`: an argument that is not a file and has a `.` before its first `=`.
 fn with_settings(arguments: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<Setting>)> {
     let (mut files, mut settings) = (Vec::new(), Vec::new());
     for argument in arguments {
@@ -151,7 +151,7 @@ fn with_settings(arguments: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<Setting>)> 
     Ok((files, settings))
 }
 
-/// The settings with those of the command line.
+/// Overrides the settings with those of the command line.
 fn overridden(
     corpus: CorpusSettings,
     split: SplitSettings,
@@ -207,7 +207,7 @@ fn inspect(arguments: &Inspect) -> Result<ExitCode> {
     if arguments.mlm_only {
         settings.instances.objective = Objective::None;
     }
-    /// Sequences that masking statistics are computed from.
+    /// Number of sequences used for masking statistics.
     const MEASURED: usize = 2000;
     let piece = |id: u32| tokenizer.piece(id);
     let inspection = data::inspect(&dataset, &vocabulary, &settings, arguments.seed, MEASURED, piece)?;

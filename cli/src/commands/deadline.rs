@@ -1,8 +1,8 @@
-//! `--minutes`: the number of steps of a run follows from its time.
+//! `--minutes`: the number of steps of a run is derived from its time limit.
 //!
-//! A few trial steps give the first plan. The plan is checked whenever half of the time or half of the steps that the last check
-//! left are over, against the mean speed since that check: the checks become denser towards the end, and a run has few changes
-//! however much the speed of a shared machine varies.
+//! A few trial steps determine the first plan. The plan is checked when half of the time or half of the steps left at the last
+//! check have passed, using the mean speed since that check: checks become denser towards the end, and the plan changes only a
+//! few times however much the speed of a shared machine varies.
 
 use super::plan::{Extent, Planner};
 use crate::{output::tell, progress::duration};
@@ -16,10 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum steps of the trial, and its maximum share of the time.
+/// Maximum number of trial steps, and their maximum share of the time.
 const TRIAL_STEPS: usize = 24;
 const TRIAL_SHARE: f64 = 0.08;
-/// Share of the time left that steps are planned for: until the first check, and later.
+/// Share of the remaining time that steps are planned for: until the first check, and later.
 const FIRST_CAUTION: f64 = 0.93;
 const CAUTION: f64 = 0.97;
 /// Maximum evaluations of a run, and their maximum share of its time.
@@ -29,20 +29,20 @@ const EVALUATION_SHARE: f64 = 0.15;
 const TOLERANCE: f64 = 0.1;
 /// The remaining steps count as at least this share of the completed ones, so that the plan is stable near its end.
 const LEAST: f64 = 0.3;
-/// Time or steps left at the first check, as a share of the plan; each later check follows at half of what is left.
+/// Time or steps left at the first check, as a share of the plan; each later check follows after half of the remainder.
 const FIRST_CHECK: f64 = 0.85;
 const NEXT_CHECK: f64 = 0.5;
-/// Share of the time before the end within which the plan is left alone, unless the steps are over.
+/// Share of the time before the end in which the plan no longer changes, unless all steps are done.
 const LAST_CHECK: f64 = 0.02;
 
-/// A number of minutes on the command line, as a duration.
+/// Converts a number of minutes on the command line to a duration.
 pub(crate) fn budget(minutes: f64) -> Result<Duration> {
     ensure!(minutes > 0.0 && minutes <= 10_000.0, "--minutes {minutes}: expected more than 0, at most 10000");
     Ok(Duration::from_secs_f64(60.0 * minutes))
 }
 
-/// Settings of a run of `recipe` that ends at `end`, by trial steps in a temporary folder: steps and intervals. Each of several
-/// ranks returns the same settings.
+/// Settings (steps and intervals) of a run of `recipe` that ends at `end`, measured by trial steps in a temporary folder. Each
+/// of several ranks returns the same settings.
 pub(crate) fn fitting(
     recipe: &PretrainRecipe,
     sources: &PretrainSources,
@@ -91,19 +91,19 @@ pub(crate) struct Deadline {
     budget: f64,
     /// Seconds of the evaluation at the end.
     evaluation: f64,
-    /// Steps done and seconds left at the last check; `None` before the first step.
+    /// Completed steps and remaining seconds at the last check; `None` before the first step.
     checked: Option<(u64, f64)>,
-    /// Steps and seconds left at which the next check is due.
+    /// Remaining steps and seconds at which the next check is due.
     next: (u64, f64),
 }
 
 impl Deadline {
-    /// Run that must end at `end` and whose last evaluation takes `evaluation` seconds.
+    /// Deadline of a run that must end at `end` and whose last evaluation takes `evaluation` seconds.
     pub(crate) fn new(end: Instant, evaluation: f64) -> Self {
         Self { end, budget: 0.0, evaluation, checked: None, next: (0, 0.0) }
     }
 
-    /// New number of steps of a run of `steps` steps, of which `done` are done; `None` if the plan holds.
+    /// New number of steps of a run of `steps` steps after `done` steps; `None` if the plan is unchanged.
     pub(crate) fn replan(&mut self, done: u64, steps: u64) -> Option<u64> {
         self.replan_in(self.end.saturating_duration_since(Instant::now()).as_secs_f64(), done, steps)
     }
@@ -111,7 +111,7 @@ impl Deadline {
     fn replan_in(&mut self, left: f64, done: u64, steps: u64) -> Option<u64> {
         let planned = steps.saturating_sub(done);
         let Some((step, before)) = self.checked else {
-            // The first step fills caches, so the speed is measured from here.
+            // The first step fills caches, so the speed is measured from this point.
             self.budget = left;
             self.checked = Some((done, left));
             self.next = (share_of(planned, FIRST_CHECK), FIRST_CHECK * left);
@@ -165,9 +165,9 @@ mod tests {
         let always = |seconds: f64| move |_: u64| seconds;
         let after = |factor: f64| move |step: u64| if step < 1000 { 0.05 } else { 0.05 * factor };
         let holds = |step: u64| if step.is_multiple_of(7) { 0.06 } else { 0.0485 };
-        // Another process runs every other 20 seconds.
+        // Another process runs for every second interval of 20 seconds.
         let varies = |busy: f64| move |step: u64| if (step / 400).is_multiple_of(2) { 0.05 } else { 0.05 * busy };
-        // Name, seconds, steps, seconds of a step, share of the time and number of changes that are right.
+        // Name, seconds, steps, seconds of a step, expected share of the time and number of changes.
         type Case<'a> = (&'a str, f64, u64, &'a dyn Fn(u64) -> f64, Range<f64>, Range<u32>);
         let cases: [Case<'_>; 11] = [
             ("four times slower", 240.0, 4600, &after(4.0), 0.85..1.05, 1..5),

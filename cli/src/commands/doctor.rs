@@ -1,4 +1,4 @@
-//! `albert doctor`: the hardware of this machine, the settings that will be used, and why.
+//! `albert doctor`: the hardware of this machine, and the settings that will be used with their reasons.
 
 use super::verify::verify;
 use crate::output::results;

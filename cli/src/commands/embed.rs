@@ -28,7 +28,7 @@ enum Pool {
     Mean,
     /// First token
     Cls,
-    /// First token through the model's pooler
+    /// The model's pooler, applied to the first token
     Pooler,
 }
 
@@ -45,10 +45,10 @@ pub(crate) struct Arguments {
     /// Pooling of a line's tokens into one vector [default: the folder's, or mean]
     #[arg(long, value_enum)]
     pool: Option<Pool>,
-    /// Scale each vector to unit length [default: as the folder says]
+    /// Scale each vector to unit length [default: the folder's setting]
     #[arg(long)]
     normalize: bool,
-    /// Print the cosine similarity of each line with the first usable one, instead of the vectors
+    /// Print the cosine similarity of each line to the first usable one, instead of the vectors
     #[arg(long)]
     similarity: bool,
     /// Prompt of the model before each line, by name [default: the folder's default_prompt_name]
@@ -71,7 +71,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    // A NumPy file begins with the number of its rows.
+    // A NumPy file starts with the number of its rows.
     let results = &arguments.streaming.results;
     let array = results.output.as_deref().filter(|path| path.extension().is_some_and(|ending| ending == "npy"));
     ensure!(!arguments.similarity || array.is_none(), "--similarity prints lines; leave out --output FILE.npy");
@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let embedder = embedder(arguments, &device)?;
     let (width, truncated, mut all) = (embedder.width(), Cell::new(0), Vec::new());
     let embedder = &RefCell::new(embedder);
-    // Reasons have no place in an array and in lists of numbers.
+    // Arrays and lists of numbers have no room for reasons.
     let mut errors = Errors::new(arguments.streaming.faults, array.is_some() || !results.json());
     let run = |texts: &[String]| {
         let later = embedder.borrow_mut().embed_later(texts, arguments.normalize)?;
@@ -144,7 +144,7 @@ fn embedder(arguments: &Arguments, device: &Device) -> Result<Embedder> {
     Ok(embedder)
 }
 
-/// One list, number or object per line of input; null for a line that cannot be used. `first` is the first vector of all.
+/// One list, number or object per line of input; null for a line that cannot be used. `first` is the first vector of the input.
 fn in_lines(arguments: &Arguments, entries: &[Entry<String, Vec<f32>>], first: &[f32]) -> Result<String> {
     let (results, mut text) = (&arguments.streaming.results, String::new());
     let name = if arguments.similarity { "similarity" } else { "embedding" };

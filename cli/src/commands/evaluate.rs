@@ -23,7 +23,7 @@ use std::{
     process::ExitCode,
 };
 
-/// File name that means standard output.
+/// File name for standard output.
 const STANDARD_OUTPUT: &str = "-";
 
 /// Split of the data.
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     /// Print metrics as JSON; with a file, write them there and print them as lines
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// File for what is printed; - is standard output
+    /// Output file; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write metrics and confusion matrix as an HTML page to this file
@@ -103,7 +103,7 @@ impl NullThreshold {
     }
 }
 
-/// `task` under another name with the same labels.
+/// Returns `task` under another name with the same labels.
 pub(super) fn as_task(task: &Task, name: Option<&str>) -> Result<Task> {
     let Some(name) = name.map(str::parse::<TaskName>).transpose()? else { return Ok(task.clone()) };
     match name {
@@ -178,7 +178,7 @@ fn named(measured: &Measured, task: &Task) -> Result<Value> {
     Ok(value)
 }
 
-/// Writes the metrics: as lines to `out`, and as JSON to `json` if given; for `-` as JSON alone to `out`.
+/// Writes the metrics: as lines to `out`, and as JSON to `json` if given; with `-`, only JSON to `out`.
 fn print(mut out: Sink, named: &Value, measured: &Measured, json: Option<&Path>) -> Result<()> {
     let mut text = String::new();
     match json {

@@ -1,4 +1,4 @@
-//! `albert exchange`: time of the sum of gradients over ranks, beside the library's own.
+//! `albert exchange`: time of summing gradients over ranks, compared with the MPI library's own sum.
 
 use crate::{
     numbers::whole,
@@ -15,10 +15,10 @@ use std::{io::Write, process::ExitCode, time::Instant};
 #[command(after_help = "Example:
   mpirun -n 4 albert exchange --megabytes 47")]
 pub(crate) struct Arguments {
-    /// Megabytes of gradients; those of base are 47
+    /// Megabytes of gradients; base has 47
     #[arg(long, default_value_t = 47, value_parser = whole::<1, usize>)]
     megabytes: usize,
-    /// Rounds, of which the median is printed
+    /// Number of rounds; their median is printed
     #[arg(long, default_value_t = 15, value_parser = whole::<1, usize>)]
     rounds: usize,
     /// Device: cpu, cuda (the first GPU), cuda:N, or cuda-sim (a simulated GPU, for tests)
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Seconds of `work` on the slowest rank; all begin together.
+/// Seconds of `work` on the slowest rank; all ranks begin together.
 fn timed(communicator: &Communicator, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     communicator.barrier("the start of a round")?;
     let start = Instant::now();

@@ -19,7 +19,7 @@ use std::{cell::RefCell, fmt::Write as _, path::PathBuf, process::ExitCode};
   albert fill-mask --model runs/model \"the [MASK] of the river\"
   albert fill-mask --model runs/model --input texts.txt --json --with-input -o filled.jsonl")]
 pub(crate) struct Arguments {
-    /// Texts that contain [MASK]; - is the lines of standard input
+    /// Texts that contain [MASK]; - reads lines of standard input
     #[arg(required_unless_present = "input", conflicts_with = "input")]
     text: Vec<String>,
     /// Model folder: config.json, model.safetensors, tokenizer.json
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(mut lines) = lines {
         let mut errors = Errors::new(arguments.streaming.faults, false);
         let filler = &filler;
-        // A text at a time: a batch would make each wait for all.
+        // One text at a time: in a batch, each text would wait for all.
         let run = |texts: &[String]| {
             let begun = filler.borrow_mut().fill_later(&texts[0], arguments.top);
             Ok(move || match begun.and_then(|later| later(&filler.borrow())) {
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// The entry of a text.
+/// Entry of a text.
 fn of_text(arguments: &Arguments, text: &str, masks: &[Vec<Candidate>]) -> String {
     if !arguments.streaming.results.json() {
         return filled(text, masks);

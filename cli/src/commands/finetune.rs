@@ -58,7 +58,7 @@ enum PresetName {
   albert finetune squad2 --model runs/albert-base --data squad -o runs/squad --seeds 5")]
 pub(crate) struct Arguments {
     /// cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mismatched, qnli, rte, wnli, squad1, squad2, race; or, in custom files,
-    /// classify, regress, tag, choice, qa; --resume has that of the run
+    /// classify, regress, tag, choice, qa; with --resume the default is the run's
     #[arg(required_unless_present = "resume")]
     task: Option<String>,
     #[command(flatten)]
@@ -126,7 +126,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!((1..=1000).contains(&arguments.seeds), "--seeds {}: expected 1 to 1000", arguments.seeds);
-    // Without a task, the first setting is in its place.
+    // Without a task, the first setting is parsed in its place.
     let named = arguments.task.as_ref().filter(|name| !(arguments.resume && name.contains('=')));
     let named: Option<TaskName> = named.map(|name| name.parse()).transpose()?;
     arguments.threads.choose();
@@ -172,7 +172,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// A few steps in a folder that is removed, and what they say about the run.
+/// Runs a few steps in a temporary folder and prints an estimate of the run.
 fn dry_run(
     arguments: &Arguments,
     recipe: &FinetuneRecipe,
@@ -194,13 +194,13 @@ fn dry_run(
     ];
     let evaluation = recipe.steps(sources.train.len())?.evaluation;
     let often = plan::Often { evaluation, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
-    // As a run does: it takes half a second, and memory that stays.
+    // As in a run: it takes half a second, and its memory is not freed.
     let _ = worker.device.peak();
     let mut planner = Planner::new(plan::DRY_RUN, recipe.batch.examples_per_step, Arc::clone(stop));
     let enough = Arc::clone(&planner.enough);
     let folder = tempfile::tempdir()?;
     let mut short = recipe.clone();
-    // Longer than any run: nothing is evaluated.
+    // Longer than any run, so that nothing is evaluated.
     (short.evaluation.interval, short.run.checkpoint_interval) = (1 << 41, None);
     short.compute = with_precision(&recipe.compute, &worker.device, folder.path());
     let outcome = finetune::finetune(&short, sources, (folder.path(), StartMode::New), worker, &enough, &mut planner)?;
@@ -210,7 +210,7 @@ fn dry_run(
     planner.print(&arguments.output, FILES, often, None, arguments.dry_run.json)
 }
 
-/// The number of examples, and of those with each label; the largest of many.
+/// Number of examples, and of those with each label; only the largest if there are many.
 fn counted(examples: &Examples, problem: &Problem) -> String {
     const SHOWN: usize = 20;
     let mut text = format!("{} examples", examples.len());
@@ -239,7 +239,7 @@ fn counted(examples: &Examples, problem: &Problem) -> String {
     text
 }
 
-/// The recipe of the run: defaults of the model's size or the preset, the file over it, and the settings over both.
+/// Recipe of the run: the defaults for the model's size or the preset, overridden by the file, and then by the settings.
 fn recipe(arguments: &Arguments, task: Option<TaskName>) -> Result<FinetuneRecipe> {
     let mut settings = Vec::new();
     settings.extend(arguments.epochs.map(|epochs| Setting::new("schedule.epochs", epochs)).transpose()?);
@@ -311,7 +311,7 @@ pub(super) fn train_once(
     })
 }
 
-/// Runs one seed after another and summarizes them. Ranks share the seeds: each trains every n-th by itself.
+/// Runs one seed after another and summarizes them. Ranks share the seeds: each of n ranks trains every n-th.
 fn run_seeds(
     arguments: &Arguments,
     recipe: &FinetuneRecipe,
@@ -342,14 +342,14 @@ fn run_seeds(
                 stopped = true;
                 break;
             }
-            // The other seeds still run.
+            // The remaining seeds still run.
             Outcome::Diverged { .. } => {
                 finish(&outcome, &folder, &watch)?;
                 failed = true;
             }
         }
     }
-    // Ranks are done at different times.
+    // Ranks finish at different times.
     let timeout = communicator.set_timeout(ranks::LONGEST_RUN);
     let [failed, stopped] = communicator.sum_counts("outcomes of seeds", [failed, stopped].map(u64::from))?;
     communicator.set_timeout(timeout);
@@ -394,7 +394,7 @@ fn summarize(runs: Vec<FinetuneSummary>, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints the outcome of a run, except warnings that `watch` has printed, and returns its exit code.
+/// Prints the outcome of a run, except warnings already printed by `watch`, and returns its exit code.
 fn finish(outcome: &Outcome<FinetuneSummary>, folder: &Path, watch: &Watch) -> Result<ExitCode> {
     let place = folder.display();
     match outcome {
@@ -435,7 +435,7 @@ fn finish(outcome: &Outcome<FinetuneSummary>, folder: &Path, watch: &Watch) -> R
     }
 }
 
-/// Formats figures as one line.
+/// Formats metrics as one line.
 pub(super) fn figures(measured: &Measured) -> String {
     let figures: Vec<_> = measured.figures.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
     let loss = measured.loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
@@ -454,7 +454,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `peak` is the device's ([`Device::peak`]), measured once for all runs of a command.
+    /// `peak` is that of the device ([`Device::peak`]), measured once for all runs of a command.
     pub(crate) fn new(peak: Option<Peak>, profile: Profiling) -> Self {
         Self { progress: Progress::idle(), peak, profile, loss: 0.0, weight: 0.0, warned: None }
     }

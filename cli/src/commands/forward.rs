@@ -1,4 +1,4 @@
-//! `albert forward`: writes the tensors of a model on given ids to one file, for comparison with another implementation.
+//! `albert forward`: writes the tensors of a model for given ids to one file, for comparison with another implementation.
 
 use crate::{
     input::{Kind, Lines, name_of},
@@ -34,11 +34,11 @@ pub(crate) struct Arguments {
     #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
     text: Vec<String>,
     /// File of JSON lines (- is standard input; .gz and .zst are read): input_ids and optionally attention_mask,
-    /// token_type_ids, labels, sentence_order_label, start_positions, end_positions; a list of lists is the choices of one
-    /// question
+    /// token_type_ids, labels, sentence_order_label, start_positions, end_positions; a list of lists contains the choices
+    /// of one question
     #[arg(long)]
     ids: Option<PathBuf>,
-    /// Output file of tensors {line}.hidden.{k}, {line}.pooled, {line}.logits, ..., lines (or texts) counted from 0, blank ones too
+    /// Output file of tensors {line}.hidden.{k}, {line}.pooled, {line}.logits, ..., lines (or texts) counted from 0, including blank ones
     #[arg(short, long)]
     output: PathBuf,
     /// Write all hidden states instead of the last one; 0 is the encoder's input
@@ -148,7 +148,7 @@ fn compare(
     Ok(())
 }
 
-/// Prints the loaded and the ignored tensors.
+/// Prints the loaded tensors and the unused ones.
 fn report(forward: &Forward) {
     let report = forward.report();
     tell!("{} tensors loaded", report.loaded.len());

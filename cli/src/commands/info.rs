@@ -31,7 +31,7 @@ use std::{fs, io::Write, path::Path, process::ExitCode};
 pub(crate) struct Arguments {
     /// Preset (base, large, xlarge, xxlarge, tiny, ...), model folder, config.json, or recipe in TOML
     model: String,
-    /// Settings over those of the preset or recipe, such as model.hidden_size=512
+    /// Settings that override the preset or recipe, such as model.hidden_size=512
     #[arg(value_name = "SECTION.KEY=VALUE")]
     settings: Vec<Setting>,
     /// Batch size for FLOPs and memory
@@ -46,13 +46,13 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Predict the released pre-training on so many ranks, instead; a list: 1,4,64
+    /// Instead, predict the released pre-training on this number of ranks; a list: 1,4,64
     #[arg(long, value_delimiter = ',', value_parser = whole::<1, usize>, conflicts_with_all = ["json", "batch", "seq"])]
     ranks: Vec<usize>,
-    /// Bits per second of a rank's network: 10G, 400G; 90 % are taken to be usable
+    /// Bits per second of a rank's network: 10G, 400G; 90 % are assumed to be usable
     #[arg(long, value_name = "BITS", value_parser = with_suffix, default_value = "10G", requires = "ranks")]
     network: f64,
-    /// Microseconds of a message without content
+    /// Latency of an empty message in microseconds
     #[arg(long, value_name = "MICROSECONDS", value_parser = with_suffix, default_value = "20", requires = "ranks")]
     latency: f64,
     /// FLOP/s that a rank reaches in training: 200G, 1.5T [default: measured on this machine]
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The recipe of the arguments: a file in TOML, or a preset with settings; `None` for a model alone.
+/// Recipe of the arguments: a TOML file, or a preset with settings; `None` for a model alone.
 fn recipe(arguments: &Arguments) -> Result<Option<PretrainRecipe>> {
     let path = Path::new(&arguments.model);
     let is_file = path.extension().is_some_and(|ending| ending == "toml");
@@ -107,7 +107,7 @@ fn recipe(arguments: &Arguments) -> Result<Option<PretrainRecipe>> {
     Ok(Some(recipe))
 }
 
-/// Prints what a recipe trains, and on how much.
+/// Prints the model and the amount of training of a recipe.
 fn of_recipe(arguments: &Arguments, recipe: &PretrainRecipe) -> Result<ExitCode> {
     let length = arguments.seq.unwrap_or(recipe.data.instances.max_sequence_length);
     let batch = &recipe.data.batch;
@@ -131,7 +131,7 @@ fn of_recipe(arguments: &Arguments, recipe: &PretrainRecipe) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sequences of which pre-training masks 15 %.
+/// Workload of pre-training, with 15 % of the tokens masked.
 fn pre_training(sequences: usize, sequence_length: usize) -> Workload {
     let masked_per_sequence = (0.15 * sequence_length as f64).round_ties_even().max(1.0) as usize;
     Workload { sequences, sequence_length, masked_per_sequence }
@@ -181,7 +181,7 @@ fn predict(arguments: &Arguments, config: &AlbertConfig) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// FLOP/s of a training step on this machine, and how it was measured.
+/// FLOP/s of a training step on this machine, with a description of the measurement.
 fn measured(arguments: &Arguments, config: &AlbertConfig) -> Result<(f64, String)> {
     let (sequences, length) = (4, 128.min(config.max_position_embeddings));
     let step = Step {

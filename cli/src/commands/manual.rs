@@ -1,4 +1,4 @@
-//! `albert completions`, `albert man` and the long version: what the program says about itself.
+//! `albert completions`, `albert man` and the long version.
 
 use crate::output::results;
 use anyhow::{Context, Result};

@@ -1,4 +1,4 @@
-//! A module for each command: arguments, calls of the library, output. Modules that are not commands serve several.
+//! Modules of the commands, with their arguments, library calls and output, and modules shared by several commands.
 
 pub(crate) mod ablate;
 pub(crate) mod answer;
@@ -33,7 +33,7 @@ use albert::train::ComputeSettings;
 use engine::Device;
 use std::path::Path;
 
-/// The compute settings of a run in `folder`, with the choice of an automatic precision, which is printed.
+/// Compute settings of a run in `folder`, with the choice for an automatic precision, which is printed.
 pub(crate) fn with_precision(compute: &ComputeSettings, device: &Device, folder: &Path) -> ComputeSettings {
     let mut compute = compute.clone();
     if let Some(chosen) = compute.precision.chosen(device, folder) {

@@ -1,12 +1,11 @@
-//! Cost of a run, from a few of its own steps in a folder that is removed afterwards: for `--dry-run` and `--minutes`.
+//! Cost of a run, from a few of its own steps in a temporary folder: for `--dry-run` and `--minutes`.
 //!
 //! ```text
 //! time = start + steps · t(step) + evaluations · t(evaluation) + checkpoints · t(checkpoint)
 //! ```
 //!
-//! The median step counts. Where a time limit interrupts the first step, its micro-batches are extrapolated. An evaluation
-//! is not run: it takes a third of the time that training takes for as many sequences, since a backward pass costs two forward
-//! passes.
+//! The median step is used. If a time limit interrupts the first step, its micro-batches are extrapolated. Evaluations are not
+//! run: the estimate is a third of the training time for as many sequences, since a backward pass costs two forward passes.
 
 use crate::{
     output::{results, tell},
@@ -35,22 +34,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Steps that are not counted if there are others: they fill caches.
+/// Number of steps that are not counted if there are more: they fill caches.
 const WARM_UP: usize = 2;
 /// Steps and time of a dry run: it ends after both minima, or at the limit within a step.
 pub(crate) const DRY_RUN: Extent =
     Extent { steps: 10, least: Duration::from_secs(6), limit: Duration::from_secs(12), is_announced: true };
 /// Seconds of a micro-batch above which a dry run measures shorter ones.
 const LONG_MICRO_BATCH: f64 = 1.5;
-/// Share of the peak that products of a training step are expected to reach, for the decision on short micro-batches alone.
+/// Share of the peak that products of a training step are expected to reach, used only for the decision about short micro-batches.
 const EXPECTED_SHARE: f64 = 0.4;
 /// Floating-point operations per second of a simulated GPU in f32, and in bf16, on tensor cores.
 const SIMULATED: [f64; 2] = [3e7, 1.5e8];
 
-/// The flags of a dry run.
+/// Flags of a dry run.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct DryRun {
-    /// Print what the run will take, from a few steps of it, and write nothing
+    /// Run a few steps, print the estimated cost of the run, and write nothing
     #[arg(long = "dry-run", conflicts_with = "resume")]
     pub(crate) is_dry: bool,
     /// With --dry-run: print JSON
@@ -68,7 +67,7 @@ pub(crate) struct Extent {
     pub(crate) is_announced: bool,
 }
 
-/// Wall and processor time since the last event, in seconds.
+/// Wall and CPU time since the last event, in seconds.
 #[derive(Clone, Copy, Default)]
 struct Took {
     wall: f64,
@@ -81,7 +80,7 @@ impl Took {
     }
 }
 
-/// Intervals of a run.
+/// Intervals in a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Often {
     /// Steps between evaluations; 0: one at the end.
@@ -90,7 +89,7 @@ pub(crate) struct Often {
     pub(crate) checkpoint: u64,
 }
 
-/// What the run says of itself before its first step.
+/// Details that the run reports before its first step.
 #[derive(Clone, Copy, Default)]
 struct About {
     parameters: usize,
@@ -101,30 +100,30 @@ struct About {
 
 /// Measures the first steps of a run and ends it.
 pub(crate) struct Planner {
-    /// Ends the run; set by the planner.
+    /// Flag that ends the run; set by the planner.
     pub(crate) enough: Arc<AtomicBool>,
-    /// Set by the user.
+    /// Flag that ends the run; set by the user.
     stop: Arc<AtomicBool>,
     extent: Extent,
-    /// Sequences of a step, where no step was completed.
+    /// Sequences of a step, used if no step was completed.
     sequences: usize,
     begun: Instant,
     last: (Instant, Duration),
-    /// Begin of the micro-batches of the current step.
+    /// Start of the micro-batches of the current step.
     batches_begun: (Instant, Duration),
     about: Option<About>,
     start: Took,
     steps: Vec<Took>,
     /// Tokens and sequences of the steps.
     tokens: [u64; 2],
-    /// A step that the limit interrupted: an estimate of the whole, and the micro-batches done and in all.
+    /// Step interrupted by the limit: an estimate of the whole step, and the number of completed and of all micro-batches.
     part: Option<(Took, usize, usize)>,
     checkpoint: Took,
     progress: Progress,
 }
 
 impl Planner {
-    /// A planner of a run with `sequences` in a step, which the user ends by `stop`.
+    /// Planner of a run with `sequences` per step, which the user ends by setting `stop`.
     pub(crate) fn new(extent: Extent, sequences: usize, stop: Arc<AtomicBool>) -> Self {
         let now = (Instant::now(), processor_time());
         Self {
@@ -152,7 +151,7 @@ impl Planner {
         took
     }
 
-    /// Median wall and processor seconds of a step.
+    /// Median wall and CPU seconds of a step.
     fn step(&self) -> Result<Took> {
         let warm_up = WARM_UP.min(self.steps.len().saturating_sub(1));
         let median = |of: fn(&Took) -> f64| {
@@ -167,7 +166,7 @@ impl Planner {
         }
     }
 
-    /// Wall and processor seconds of an evaluation.
+    /// Wall and CPU seconds of an evaluation.
     fn evaluation(&self) -> Result<Took> {
         let evaluated = self.about.map_or(0, |about| about.evaluated);
         let sequences = match self.steps.len() {
@@ -182,7 +181,7 @@ impl Planner {
         Ok((self.step()?.wall, self.evaluation()?.wall))
     }
 
-    /// Wall and processor seconds of the whole run.
+    /// Wall and CPU seconds of the whole run.
     fn total(&self, often: Often) -> Result<Took> {
         let steps = self.about.map_or(0, |about| about.steps);
         let count = |interval: u64| if interval == 0 { 1.0 } else { steps.div_ceil(interval) as f64 };
@@ -198,7 +197,7 @@ impl Planner {
     }
 
     /// Prints the plan of a run in `folder`, which will contain `files`. `planned` is the memory plan of the run, if it
-    /// differs from that of the measured one.
+    /// differs from that of the measured steps.
     pub(crate) fn print(
         &self,
         folder: &Path,
@@ -313,7 +312,7 @@ impl<O: RunObjective> Observer<O> for Planner {
     }
 }
 
-/// True if a micro-batch of `tokens` tokens, in sequences of `longest`, takes so long on a device with this peak that a dry run
+/// True if a micro-batch of `tokens` tokens, in sequences of `longest`, is so slow on a device with this peak that a dry run
 /// should measure single sequences.
 pub(crate) fn is_long(config: &AlbertConfig, tokens: usize, longest: usize, peak: Option<Peak>) -> bool {
     let workload = Workload { sequences: tokens / longest, sequence_length: longest, masked_per_sequence: longest / 8 };
@@ -321,7 +320,7 @@ pub(crate) fn is_long(config: &AlbertConfig, tokens: usize, longest: usize, peak
     peak.is_some_and(|peak| flops > LONG_MICRO_BATCH * EXPECTED_SHARE * peak.flops)
 }
 
-/// Seconds of a training step; a device without a peak is a simulated GPU.
+/// Seconds of a training step; a device without a known peak is a simulated GPU.
 pub(crate) fn seconds_of_step(recipe: &PretrainRecipe, device: &Device) -> f64 {
     let sequence_length = recipe.data.instances.max_sequence_length;
     let sequences = recipe.data.batch.sequences_per_step;
@@ -341,8 +340,7 @@ pub(crate) fn available_memory() -> Option<u64> {
     Some(limit.map_or(free, |limit| free.min(limit)))
 }
 
-/// Refuses a model on the CPU whose parameters and gradients alone, and the moments unless ranks share them, do not fit the
-/// memory.
+/// Rejects a model whose parameters and gradients, and moments unless ranks share them, do not fit into the CPU's memory.
 pub(crate) fn expect_room(parameters: u64, shares_moments: bool) -> Result<()> {
     let least = parameters * if shares_moments { 8 } else { 16 };
     if let Some(available) = available_memory().filter(|&available| least > available) {

@@ -22,7 +22,7 @@ use std::{
     thread,
 };
 
-/// Examples that are read and sorted by length together.
+/// Number of examples that are read and sorted by length together.
 const WINDOW: usize = 4096;
 
 #[derive(Debug, Args)]
@@ -34,18 +34,18 @@ pub(crate) struct Arguments {
     /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
-    /// Read the examples of another task with the same labels: mnli-mismatched or ax for a model of mnli
+    /// Read the examples in the layout of another task with the same labels: mnli-mismatched or ax for a model of mnli
     #[arg(long)]
     task: Option<String>,
     /// Examples: a published test or dev file of the task, or a custom file, also .gz and .zst; labels are optional. - is
-    /// standard input: JSON lines, for tags CoNLL, for answers a file of SQuAD
+    /// standard input: JSON lines, for tags CoNLL, for answers a SQuAD file
     #[arg(short, long, value_name = "FILE")]
     input: PathBuf,
     /// File for the predictions, one line per example: JSON for .jsonl, columns for .tsv; for tags also .conll; for answers also
     /// .json, as the official SQuAD evaluation reads them. - is JSON lines on standard output, the default
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write JSON lines, whatever the name of the output
+    /// Write JSON lines for any name of the output
     #[arg(long)]
     json: bool,
     /// Repeat the input in each line of JSON
@@ -69,7 +69,7 @@ pub(crate) struct Arguments {
 enum Format {
     Json,
     Tsv,
-    /// A word and its tag a line, a blank line behind each sentence.
+    /// A word and its tag per line, and a blank line after each sentence.
     Conll,
     /// One JSON object of ids and answers.
     Squad,
@@ -90,19 +90,19 @@ impl Format {
     }
 }
 
-/// Examples as they are read: a window of a file, or those of a pipe that have arrived.
+/// Examples in portions: a window of a file, or the examples of a pipe that have arrived.
 enum Windows {
     File(Box<ExampleReader>),
     Pipe(Receiver<Portion>, thread::JoinHandle<Box<ExampleReader>>),
 }
 
-/// True at the end of the examples.
+/// True after the last example.
 fn is_end(portion: &Portion) -> bool {
     portion.examples.is_empty() && portion.unusable.is_empty()
 }
 
 impl Windows {
-    /// Examples of `reader`; another thread reads those of a pipe, so that none waits for others.
+    /// Reads the examples of `reader`; for a pipe another thread reads them, so that no example waits for later ones.
     fn new(reader: ExampleReader, is_pipe: bool) -> Self {
         let mut reader = Box::new(reader);
         if !is_pipe {
@@ -121,7 +121,7 @@ impl Windows {
         Self::Pipe(receiver, thread::spawn(read))
     }
 
-    /// The next examples; none at the end. Of a file, up to `skips` of them cannot be used.
+    /// Next examples; none at the end. For a file, up to `skips` of them may be unusable.
     fn next(&mut self, skips: u64) -> Option<Portion> {
         match self {
             Self::File(reader) => Some(reader.portion(WINDOW, skips)),
@@ -141,7 +141,7 @@ impl Windows {
         }
     }
 
-    /// Remarks about what was read.
+    /// Remarks about the input.
     fn remarks(self) -> Vec<String> {
         match self {
             Self::File(reader) => reader.remarks(),
@@ -150,13 +150,13 @@ impl Windows {
     }
 }
 
-/// An example of a window: with its prediction, or without, for a reason.
+/// An example of a window, with its prediction or the reason why there is none.
 enum Entry<'e> {
     Predicted { at: usize, prediction: &'e Prediction, truncated: usize },
     Null { id: Option<&'e str>, at: Option<&'e Place>, reason: &'e str },
 }
 
-/// The examples of a window in the order of the file.
+/// Examples of a window in the order of the file.
 fn entries<'e>(portion: &'e Portion, results: &'e [OfExample]) -> Vec<Entry<'e>> {
     let mut unusable = portion.unusable.iter().peekable();
     let mut all = Vec::with_capacity(results.len() + portion.unusable.len());
@@ -233,12 +233,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The error that ended the reading of examples: one that would have been skipped, if it were not one too many, says so.
+/// Error that ended the reading of examples, with a note if it exceeded the number of skipped ones.
 fn ending(error: anyhow::Error, errors: &Errors) -> anyhow::Error {
     if errors.any() && errors.left() == 0 { error.context(errors.too_many()) } else { error }
 }
 
-/// The task and the folder of a submission, if one is asked for.
+/// Task and folder of a submission, if requested.
 fn glue_of<'f>(task: &Task, folder: Option<&'f Path>) -> Result<Option<(GlueTask, &'f Path)>> {
     match (task.name, folder) {
         (TaskName::Glue(glue), Some(folder)) => Ok(Some((glue, folder))),
@@ -249,11 +249,11 @@ fn glue_of<'f>(task: &Task, folder: Option<&'f Path>) -> Result<Option<(GlueTask
     }
 }
 
-/// Entries so far.
+/// Number of entries so far.
 #[derive(Default)]
 struct Done {
     count: usize,
-    /// Entries of a JSON object.
+    /// Number of entries of a JSON object.
     answers: usize,
     /// Ids and labels of a submission.
     labels: Vec<(String, Label)>,
@@ -262,7 +262,7 @@ struct Done {
 }
 
 impl Done {
-    /// Adds the examples of a window; returns their entries in lines.
+    /// Adds the examples of a window; returns their entries as lines.
     fn add(
         &mut self,
         arguments: &Arguments,
@@ -291,7 +291,7 @@ impl Done {
     }
 }
 
-/// The entry of an example in lines. `answers` counts those of a JSON object.
+/// Entry of an example as lines. `answers` counts the entries of a JSON object.
 fn line(
     arguments: &Arguments,
     format: Format,
@@ -318,7 +318,7 @@ fn line(
         _ => {
             let mut line = Map::new();
             line.insert("id".into(), json!(id));
-            // Tags alone do not say of which words.
+            // Tags alone do not identify their words.
             if arguments.with_input || matches!(prediction, Prediction::Words(_)) {
                 line.extend(examples.input(at));
             }
@@ -330,14 +330,14 @@ fn line(
     Ok(line)
 }
 
-/// An answer of SQuAD's object.
+/// An answer in SQuAD's JSON object.
 fn answer_line(id: &str, answer: &str, answers: &mut usize) -> String {
     let before = if *answers == 0 { "{" } else { "," };
     *answers += 1;
     format!("{before}{}: {}", json!(id), json!(answer))
 }
 
-/// The entry of an example that cannot be used. SQuAD's object has texts alone: an empty one, or nothing without an id.
+/// Entry of an unusable example. SQuAD's object contains only texts: an empty one, or nothing without an id.
 fn null_line(
     format: Format,
     task: &Task,

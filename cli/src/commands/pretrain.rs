@@ -63,8 +63,8 @@ pub(crate) struct Arguments {
     /// Tokenizer that the shards were built with; sets input.tokenizer
     #[arg(long)]
     tokenizer: Option<PathBuf>,
-    /// Model to go on from, a Hugging Face folder or a Google checkpoint: its weights, its shape, and its tokenizer unless
-    /// --tokenizer is given
+    /// Model to continue from, a Hugging Face folder or a Google checkpoint: its weights, its shape, and its tokenizer
+    /// unless --tokenizer is given
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     from: Option<PathBuf>,
     /// Resume from the newest intact checkpoint in the folder
@@ -72,8 +72,8 @@ pub(crate) struct Arguments {
     resume: bool,
     #[command(flatten)]
     dry_run: DryRun,
-    /// Duration, evaluations included: sets schedule.steps and the intervals by trial steps, and changes the steps if the speed
-    /// changes. With --resume: time from now, with the run's own recipe
+    /// Duration, including evaluations: sets schedule.steps and the intervals by trial steps, and changes the steps if the
+    /// speed changes. With --resume: time from now, with the run's own recipe
     #[arg(long, conflicts_with = "is_dry")]
     minutes: Option<f64>,
     /// Seed of the run; sets seed
@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if recipe.fits_memory() {
             fit_batch(arguments, &mut recipe, &worker)?;
         }
-        // Not before: a rank that waits for others in its library ends at once if it is asked to.
+        // Installed only here: a rank that waits for others in its library ends immediately on a signal before that.
         let stop = signals::stop_flag()?;
         if arguments.dry_run.is_dry {
             return dry_run(arguments, &recipe, worker, &stop);
@@ -134,12 +134,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// True for `schedule.steps`.
+/// True for the key `schedule.steps`.
 pub(super) fn sets_steps(setting: &Setting) -> bool {
     setting.key() == "schedule.steps"
 }
 
-/// Gives the batch its most tokens, once: a resumed run keeps those of its `config.toml`.
+/// Sets the maximum tokens of a batch once: a resumed run keeps the number in its `config.toml`.
 fn fit_batch(arguments: &Arguments, recipe: &mut PretrainRecipe, worker: &Worker) -> Result<()> {
     const AUTO: &str = "data.batch.max_tokens=auto";
     let own = arguments.output.join("config.toml");
@@ -154,17 +154,17 @@ fn fit_batch(arguments: &Arguments, recipe: &mut PretrainRecipe, worker: &Worker
     let memory = memory.with_context(|| {
         format!("{AUTO} fits the memory of one process on a CPU of Linux; give the number of tokens here")
     })?;
-    // A fifth stays for the system and what is not planned.
+    // A fifth is reserved for the system and unplanned memory.
     let tokens = recipe.fit_batch(memory / 5 * 4)?;
     tell!("a batch of {tokens} tokens fits the memory (data.batch.max_tokens in config.toml)");
     Ok(())
 }
 
-/// A few steps in a folder that is removed, and what they say about the run.
+/// Runs a few steps in a temporary folder and prints an estimate of the run.
 fn dry_run(arguments: &Arguments, recipe: &PretrainRecipe, worker: Worker, stop: &Arc<AtomicBool>) -> Result<ExitCode> {
     let often =
         plan::Often { evaluation: recipe.evaluation.interval, checkpoint: recipe.run.checkpoint_interval.unwrap_or(0) };
-    // As a run does: it takes half a second, and memory that stays.
+    // As in a run: it takes half a second, and its memory is not freed.
     let peak = worker.device.peak();
     let folder = tempfile::tempdir()?;
     let mut short = recipe.clone();
@@ -174,7 +174,7 @@ fn dry_run(arguments: &Arguments, recipe: &PretrainRecipe, worker: Worker, stop:
     let (batch, longest) = (&mut short.data.batch, short.data.instances.max_sequence_length);
     let mut planned = None;
     if plan::is_long(&recipe.model, batch.max_tokens, longest, peak) && worker.communicator.size() == 1 {
-        // The memory is that of the run's own micro-batches.
+        // The memory is planned for the run's own micro-batches.
         planned = Some(Trainer::<Pretraining>::new(recipe, &sources, worker.device.clone())?.memory().total());
         batch.max_tokens = longest;
     }
@@ -199,7 +199,7 @@ const FILES: &[&str] = &[
     "checkpoints/",
 ];
 
-/// The shards of a recipe, with its tokenizer.
+/// Opens the shards of a recipe, with its tokenizer.
 pub(super) fn inputs(recipe: &PretrainRecipe) -> Result<PretrainSources> {
     let input = &recipe.input;
     for (path, what, flag) in [
@@ -212,7 +212,7 @@ pub(super) fn inputs(recipe: &PretrainRecipe) -> Result<PretrainSources> {
     Ok(PretrainSources::open(&input.data, &tokenizer)?)
 }
 
-/// The recipe of the command line, over the settings `plan`.
+/// Recipe of the command line, overridden by the settings `plan`.
 fn recipe(arguments: &Arguments, plan: &[Setting]) -> Result<PretrainRecipe> {
     let mut settings = [plan, &arguments.settings[..]].concat();
     let mut named = arguments.recipe.as_deref();
@@ -250,7 +250,7 @@ fn recipe(arguments: &Arguments, plan: &[Setting]) -> Result<PretrainRecipe> {
     PretrainRecipe::from_toml(&text, &settings).with_context(|| file.display().to_string())
 }
 
-/// Settings of a run that goes on from the model in `folder`; with the path of its tokenizer if that is wanted.
+/// Settings of a run that continues from the model in `folder`; with the path of its tokenizer if `with_tokenizer`.
 fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<Setting>> {
     let mut settings = vec![Setting::new("input.start_from", utf8(folder)?)?];
     let files = ModelFolder::open(folder)?;
@@ -268,7 +268,7 @@ fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<Setting>> {
     Ok(settings)
 }
 
-/// A path that `config.toml` can record.
+/// Checks that `config.toml` can record a path.
 pub(super) fn utf8(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{}: the path must be UTF-8, because config.toml records it", path.display()))
 }
@@ -350,7 +350,7 @@ pub(crate) struct Watch {
     profile: Profiling,
     smoothed: Smoothed,
     deadline: Option<Deadline>,
-    /// Steps of the run, and those planned before the first change.
+    /// Number of steps of the run, and the number planned before the first change.
     steps: u64,
     before: Option<u64>,
 }
@@ -377,7 +377,7 @@ impl Smoothed {
 }
 
 impl Watch {
-    /// `peak` is the device's ([`Device::peak`]), measured once for all runs of a command.
+    /// `peak` is that of the device ([`Device::peak`]), measured once for all runs of a command.
     pub(crate) fn new(peak: Option<Peak>, profile: Profiling) -> Self {
         Self {
             progress: Progress::idle(),
@@ -463,7 +463,7 @@ impl Observer<Pretraining> for Watch {
     }
 }
 
-/// Prints where a run starts: skipped checkpoints, warnings, cut metrics, the checkpoint that it continues from.
+/// Prints the start of a run: skipped checkpoints, warnings, truncated metrics, the checkpoint that it continues from.
 pub(super) fn tell_start<D>(started: &Started<'_, D>) {
     for damaged in started.damaged {
         tell!("warning: {damaged}; using the previous checkpoint");

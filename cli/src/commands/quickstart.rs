@@ -1,4 +1,4 @@
-//! `albert quickstart`: from the text inside the program to a trained model and a classifier, within a number of minutes.
+//! `albert quickstart`: from the built-in text to a trained model and a classifier, within a number of minutes.
 //!
 //! ```text
 //! text ── vocabulary, shards ── pre-training ──> model
@@ -6,9 +6,10 @@
 //! ```
 //!
 //! The split is by document: vocabulary, pre-training and fine-tuning see the training documents alone, and every figure is
-//! measured on the others. The number of steps of pre-training follows from the speed of the machine ([`deadline`]); the run's
-//! `config.toml` records each change and its step (`schedule.steps`, `schedule.replans`): `albert pretrain RUN/config.toml -o
-//! OTHER` repeats the run to the bit.
+//! The split is by document: vocabulary, pre-training and fine-tuning use only the training documents, and every metric is
+//! measured on the held-out ones. The number of pre-training steps is derived from the speed of the machine ([`deadline`]);
+//! the run's `config.toml` records each change and its step (`schedule.steps`, `schedule.replans`): `albert pretrain
+//! RUN/config.toml -o OTHER` reproduces the run bit by bit.
 
 use super::{
     books, data, deadline, finetune,
@@ -57,7 +58,7 @@ static TASK_RECIPE: &str = include_str!("quickstart-task.toml");
 const VOCABULARY: usize = 4096;
 /// Share of the time after which pre-training ends.
 const PRETRAINING: f64 = 0.88;
-/// Held-out sentences to show.
+/// Number of held-out sentences to show.
 const SHOWN: usize = 5;
 
 #[derive(Debug, Args)]
@@ -123,7 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let mut recipe = PretrainRecipe::from_toml(RECIPE, &settings)?;
         let mut deadline = None;
         tell!("3. pre-training");
-        // An explicit number of steps has no deadline.
+        // An explicit number of steps disables the deadline.
         if !arguments.settings.iter().any(pretrain::sets_steps) {
             let sources = pretrain::inputs(&recipe)?;
             let end = started + budget.mul_f64(PRETRAINING);
@@ -163,7 +164,7 @@ fn report(folder: &Path, started: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Writes vocabulary, shards and the sentences of the task to the run's folder.
+/// Writes vocabulary, shards and the sentences of the classification task to the run's folder.
 fn prepare(folder: &Path, cpu: &Cpu) -> Result<()> {
     tell!("1. vocabulary of {VOCABULARY} pieces, from the training documents");
     let split = SplitSettings::default();
@@ -224,14 +225,14 @@ fn train_tokenizer(cpu: &Cpu, lines: &[String]) -> Result<Tokenizer> {
     Ok(cpu.install(|| tokenizer::train(lines, &config, |_| ()))?)
 }
 
-/// End of the fine-tuning.
+/// Result of fine-tuning.
 enum Ending {
     Shown,
     Stopped,
     Diverged(String),
 }
 
-/// Fine-tunes the model in `folder` to tell which book a sentence is from, and prints its predictions for held-out sentences.
+/// Fine-tunes the model in `folder` to classify sentences by book, and prints its predictions for held-out sentences.
 fn classifier(
     arguments: &Arguments,
     folder: &Path,
@@ -266,7 +267,7 @@ fn classifier(
     Ok(Ending::Shown)
 }
 
-/// Prints the predictions for the first held-out sentences, and the share that is right of all, next to that of a bag of words.
+/// Prints the predictions for the first held-out sentences, and the accuracy on all, next to that of a bag of words.
 fn show(classifier: &Path, device: &Device) -> Result<()> {
     let [training, held_out] = documents(&SplitSettings::default())?;
     let [train, _, test] = books::splits(&training, &held_out);

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// HTML page to write
     #[arg(short, long, default_value = "report.html", conflicts_with = "json")]
     output: PathBuf,
-    /// Print the last figures and the settings as JSON, one object per run, instead of a page
+    /// Print the last metrics and the settings as JSON, one object per run, instead of a page
     #[arg(long)]
     json: bool,
 }
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last part of a path, or all of it where several end alike.
+/// Last component of a path, or the whole path if several have the same.
 fn name(folder: &Path, all: &[PathBuf]) -> String {
     let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let is_unique = all.iter().filter(|other| last(other) == last(folder)).count() == 1;

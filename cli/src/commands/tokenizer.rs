@@ -41,11 +41,11 @@ pub(crate) enum Command {
   albert tokenizer train german.txt --cased --keep-accents -o tokenizer.json
   zcat dump.jsonl.gz | albert tokenizer train --field text -o tokenizer.json -")]
 pub(crate) struct Train {
-    /// Text files, one sentence per line, also .gz and .zst; a quoted pattern such as "texts/*.txt" is its files in order; - is
-    /// standard input
+    /// Text files, one sentence per line, also .gz and .zst; a quoted pattern such as "texts/*.txt" expands to its files in
+    /// order; - is standard input
     #[arg(required = true)]
     input: Vec<PathBuf>,
-    /// Field of JSON Lines that holds the text [default: the files are text]
+    /// Field of JSON Lines with the text [default: the files are text]
     #[arg(long)]
     field: Option<String>,
     #[command(flatten)]
@@ -53,13 +53,13 @@ pub(crate) struct Train {
     /// Output file, .json (tokenizer convert makes a spiece.model of it)
     #[arg(short, long, default_value = "tokenizer.json")]
     output: PathBuf,
-    /// Number of pieces, special tokens included
+    /// Number of pieces, including special tokens
     #[arg(long, default_value_t = 30_000, value_parser = whole::<1, usize>)]
     vocab_size: usize,
     /// Fraction of the text's characters that the alphabet covers
     #[arg(long)]
     character_coverage: Option<f64>,
-    /// Keep upper and lower case apart [default: lower case]
+    /// Distinguish upper and lower case [default: lower case]
     #[arg(long)]
     cased: bool,
     /// Keep accents, vowel signs and other marks [default: stripped]
@@ -68,7 +68,7 @@ pub(crate) struct Train {
     /// Unicode normalization [default: nfkc with --cased or --keep-accents, otherwise the rules of the released English models]
     #[arg(long, value_enum)]
     normalization: Option<Form>,
-    /// Replace bytes that are not UTF-8 instead of refusing the file
+    /// Replace bytes that are not UTF-8 instead of rejecting the file
     #[arg(long)]
     lossy: bool,
 }
@@ -79,12 +79,12 @@ enum Form {
     Nfkc,
     /// Composed and decomposed spellings become one
     Nfc,
-    /// Characters stay as they are; needs --keep-accents
+    /// Characters are unchanged; requires --keep-accents
     None,
 }
 
 impl Train {
-    /// Cleaning by the flags; without a flag, that of the released English models.
+    /// Cleaning according to the flags; by default that of the released English models.
     fn cleaning(&self) -> Result<Cleaning> {
         let normalization = match self.normalization {
             None if !self.cased && !self.keep_accents => Normalization::Released,
@@ -114,7 +114,7 @@ pub(crate) struct Encode {
     files: Files,
     #[command(flatten)]
     field: Field,
-    /// Print JSON, one object per line: ids, pieces, and the place of each piece in the text
+    /// Print JSON, one object per line: ids, pieces, and the position of each piece in the text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -132,7 +132,7 @@ pub(crate) struct Files {
     /// File of lines, also .gz and .zst; - is standard input
     #[arg(short, long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// File for the results, which appears when all are written; - is standard output
+    /// File for the results, which appears when all results are written; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -200,7 +200,7 @@ fn train(arguments: &Train, Worker { device, communicator }: Worker) -> Result<E
     let words = device.processor().install(count)?;
     drop(reading);
     if communicator.is_first() {
-        // The other ranks wait, and leave their cores of this host.
+        // The other ranks wait and do not use their cores of this host.
         let cpu = engine::Cpu::detect()?;
         let tokenizer = cpu.install(|| tokenizer::train_on_words(words, &config, report))?;
         let json = tokenizer.to_json()?;
@@ -213,7 +213,7 @@ fn train(arguments: &Train, Worker { device, communicator }: Worker) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line on standard error for each step of training.
+/// Prints one line on standard error for each step of training.
 pub(crate) fn report(progress: Progress) {
     match progress {
         Progress::Counted { lines, skipped, words, distinct, characters } => {
@@ -241,7 +241,7 @@ pub(crate) fn report(progress: Progress) {
     }
 }
 
-/// A warning that names the share of words, an example and the flag that keeps them.
+/// Warning with the share of words, an example and the flag that preserves them.
 fn describe(Loss { kind, changed, merged, example: [first, second] }: &Loss) -> String {
     let (changed, merged) = (100.0 * changed, 100.0 * merged);
     match kind {
@@ -264,7 +264,7 @@ fn describe(Loss { kind, changed, merged, example: [first, second] }: &Loss) -> 
     }
 }
 
-/// Texts that are encoded together: enough to keep all cores busy.
+/// Number of texts that are encoded together: enough to keep all cores busy.
 const BATCH: usize = 4096;
 
 fn encode(arguments: &Encode) -> Result<()> {
@@ -298,8 +298,8 @@ fn encode(arguments: &Encode) -> Result<()> {
     ended.map_or(Ok(()), Err)
 }
 
-/// Answers lines, see [`answer`]; the entry of a line that cannot be used is JSON if `json` names its field. Returns the error that
-/// ends the command.
+/// Processes lines, see [`answer`]; the entry of an unusable line is JSON if `json` is the name of its field. Returns the error
+/// that ends the command.
 fn stream(
     lines: &mut Lines,
     out: &mut Sink,
@@ -321,7 +321,7 @@ fn stream(
     Ok(ended)
 }
 
-/// Ids, pieces and places of a text as JSON. Special pieces have an empty place.
+/// Ids, pieces and positions of a text as JSON. Special pieces have an empty position.
 fn pieces(tokenizer: &Tokenizer, text: &str, around: &[Vec<u32>; 2], offsets: Offsets) -> Result<String> {
     let encoding = tokenizer.encode_with_offsets(text)?;
     let before = around[0].iter().map(|&id| (id, (0, 0)));
@@ -345,7 +345,7 @@ fn decode(arguments: &Decode) -> Result<()> {
     ended.map_or(Ok(()), Err)
 }
 
-/// The text of a line of ids.
+/// Decodes a line of ids.
 fn of_ids(tokenizer: &Tokenizer, line: &str) -> Result<String, String> {
     let last = tokenizer.vocab_size() - 1;
     let id = |word: &str| word.parse().ok().filter(|&id: &u32| id as usize <= last).ok_or_else(|| word.to_owned());

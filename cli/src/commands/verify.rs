@@ -1,8 +1,8 @@
 //! `albert doctor --verify`: compares the bits that this machine computes with recorded ones.
 //!
-//! First every case of every operation ([`kernels_proof::bits`]); then whole runs on a part of the program's text: a vocabulary,
-//! shards, pre-training in f32 and bf16, forward passes in f32 and int8, fine-tuning. Each is done on every instruction set of the machine,
-//! or the one in `ALBERT_ISA`, with one thread and with all.
+//! First every case of every operation ([`kernels_proof::bits`]), then whole runs on a part of the built-in text: a vocabulary,
+//! shards, pre-training in f32 and bf16, forward passes in f32 and int8, fine-tuning. Each uses every instruction set of the
+//! machine, or the one in `ALBERT_ISA`, with one thread and with all threads.
 
 use super::text;
 use crate::output::{results, tell};
@@ -29,14 +29,14 @@ static RECIPE: &str = include_str!("verify.toml");
 /// Lines `RUN: OUTPUT HASH`, and `RUN: loss` with the loss of each step.
 static RECORDED: &str = include_str!("verify.txt");
 
-/// Lines of the program's text that the runs use.
+/// Number of lines of the built-in text that the runs use.
 const LINES: usize = 2500;
 /// Pieces of the vocabulary.
 const VOCABULARY: usize = 600;
-/// Steps of fine-tuning, and its examples.
+/// Number of steps of fine-tuning, and of its examples.
 const FINETUNE_STEPS: usize = 10;
 const EXAMPLES: usize = 80;
-/// Name of the output that holds the loss of each step.
+/// Name of the output with the loss of each step.
 const LOSS: &str = "loss";
 
 /// A run and its outputs.
@@ -45,7 +45,7 @@ struct Run {
     outputs: Vec<Output>,
 }
 
-/// Compares all bits, prints what was compared, and returns an error that has the first differences if there are any.
+/// Compares all bits, prints a summary, and returns an error with the first differences, if any.
 pub(super) fn verify(cpu: &Cpu) -> Result<()> {
     let cpus = cpus(cpu.threads().max(2))?;
     let mut out = results();
@@ -67,7 +67,7 @@ pub(super) fn verify(cpu: &Cpu) -> Result<()> {
         writeln!(out, "all bits          as recorded")?;
         return Ok(());
     }
-    // The first of each operation and run: the others follow from the same change, as a rule.
+    // Only the first of each operation and run: as a rule, later ones follow from the same change.
     let mut before = "";
     for difference in &total.differences {
         let subject = difference.split([' ', ',', ':']).next().unwrap_or_default();
@@ -89,7 +89,7 @@ fn cpus(threads: usize) -> Result<Vec<Cpu>> {
     Ok(isas.into_iter().flat_map(|isa| [1, threads].map(|threads| Cpu::new(isa, threads))).collect::<Result<_, _>>()?)
 }
 
-/// Differences of the first CPU's runs from the recorded ones, and of the others' from the first.
+/// Differences of the first CPU's runs from the recorded ones, and of all other CPUs' runs from the first.
 fn compare_runs(cpus: &[Cpu]) -> Result<Vec<String>> {
     let mut differences = Vec::new();
     let mut first: Option<Vec<Run>> = None;
@@ -111,7 +111,7 @@ fn compare_runs(cpus: &[Cpu]) -> Result<Vec<String>> {
     Ok(differences)
 }
 
-/// Names (`RUN: OUTPUT`) and recorded forms of all outputs: a hash, of a loss the value at each step.
+/// Names (`RUN: OUTPUT`) and recorded forms of all outputs: a hash, or the value of each step for a loss.
 fn described(runs: &[Run]) -> Vec<(String, String)> {
     let form = |output: &Output| match output.name == LOSS {
         true => floats(output).iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
@@ -121,9 +121,9 @@ fn described(runs: &[Run]) -> Vec<(String, String)> {
     runs.iter().flat_map(|run| run.outputs.iter().map(move |output| named(run, output))).collect()
 }
 
-/// The recorded outputs: names and forms, as in [`described`].
+/// Recorded outputs: names and forms, as in [`described`].
 fn recorded() -> impl Iterator<Item = (&'static str, &'static str)> {
-    // Names may have spaces, and so may the list of losses.
+    // Names may contain spaces, and so may the list of losses.
     let split = |line: &'static str| match line.find(&format!(": {LOSS} ")) {
         Some(at) => line.split_at(at + format!(": {LOSS}").len()),
         None => line.rsplit_once(' ').unwrap_or((line, "")),
@@ -132,7 +132,7 @@ fn recorded() -> impl Iterator<Item = (&'static str, &'static str)> {
     lines.map(split).map(|(name, form)| (name, form.trim_start()))
 }
 
-/// Differences from the recorded outputs, those that are missing or new included; of a loss, the first step.
+/// Differences from the recorded outputs, including missing and new ones; for a loss, the first step.
 fn changed(runs: &[Run]) -> Vec<String> {
     let found = described(runs);
     let mut differences = Vec::new();
@@ -155,7 +155,7 @@ fn changed(runs: &[Run]) -> Vec<String> {
     differences
 }
 
-/// The recorded losses of pre-training in f32, every tenth step.
+/// Recorded losses of pre-training in f32, every tenth step.
 fn losses() -> String {
     let key = format!("{}: {LOSS}", RUNS[2]);
     let (_, line) = recorded().find(|(name, _)| *name == key).expect("the losses are recorded");
@@ -166,7 +166,7 @@ fn losses() -> String {
     format!("losses            recorded for {}\n{}", RUNS[2], steps.trim_end())
 }
 
-/// Elements of an output of f64.
+/// Elements of an f64 output.
 fn floats(output: &Output) -> Vec<f64> {
     let pairs = output.bits.chunks_exact(output.words);
     pairs.map(|words| f64::from_bits(u64::from(words[0]) | u64::from(words[1]) << 32)).collect()
@@ -186,7 +186,7 @@ const RUNS: [&str; 10] = [
     "fine-tuning",
 ];
 
-/// All runs on a CPU.
+/// Runs everything on a CPU.
 fn runs(cpu: &Cpu) -> Result<Vec<Run>> {
     let folder = tempfile::tempdir().context("no temporary folder")?;
     let path = |name: &str| folder.path().join(name);
@@ -223,7 +223,7 @@ fn runs(cpu: &Cpu) -> Result<Vec<Run>> {
     Ok(RUNS.into_iter().zip(outputs).map(|(name, outputs)| Run { name, outputs }).collect())
 }
 
-/// Output of the bytes of a file.
+/// Output for the bytes of a file.
 fn bytes(name: &str, bytes: &[u8]) -> Output {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
     Output::of_u32(name, bytes.chunks(4).map(word).collect())
@@ -236,7 +236,7 @@ fn files(folder: &Path) -> Result<Vec<Output>> {
     names.iter().map(|name| Ok(bytes(&name.display().to_string(), &fs::read(folder.join(name))?))).collect()
 }
 
-/// The tensors of a model.
+/// Tensors of a model.
 fn tensors(folder: &Path) -> Result<Vec<Output>> {
     let file = Safetensors::open(folder.join("model.safetensors"))?;
     let output = |name: &String| {
@@ -246,7 +246,7 @@ fn tensors(folder: &Path) -> Result<Vec<Output>> {
     file.names().iter().map(output).collect()
 }
 
-/// The loss of each step, and losses on held-out text.
+/// Loss of each step, and losses on held-out text.
 #[derive(Default)]
 struct Losses {
     steps: Vec<f64>,
@@ -293,7 +293,7 @@ fn forward(model: &Path, tokenizer: &Tokenizer, precision: Precision, cpu: &Cpu)
     Ok(tensors.iter().map(|tensor| Output::new(&tensor.name, &tensor.values)).collect())
 }
 
-/// Losses and parameters of fine-tuning: is a sentence a question?
+/// Losses and parameters of fine-tuning, with the task of recognizing questions.
 fn finetuned(model: &Path, text: &str, folder: &Path, cpu: &Cpu) -> Result<Vec<Output>> {
     let sentences: Vec<&str> = text.lines().filter(|line| line.len() > 40 && !line.contains('\t')).collect();
     ensure!(sentences.len() > 2 * EXAMPLES, "the text has {} sentences", sentences.len());
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn runs_on_every_instruction_set_give_the_recorded_bits() {
         let mut cpus = cpus(2).unwrap();
-        // Under emulation one thread alone takes a quarter of an hour: .ci/aarch64.sh asks for two. Other numbers run both.
+        // Under emulation even one thread takes a quarter of an hour, so .ci/aarch64.sh sets two. For other numbers, both run.
         let wanted = std::env::var("ALBERT_THREADS").unwrap_or_default();
         let is_wanted = |cpu: &Cpu| cpu.threads().to_string() == wanted;
         if cpus.iter().any(is_wanted) {
@@ -333,7 +333,7 @@ mod tests {
         assert!(differences.is_empty(), "{}", differences.join("\n"));
     }
 
-    /// Writes the recorded bits, for changes of bits that are decisions (`docs/decisions/bits-across-cpus.md`).
+    /// Writes the recorded bits, after intentional changes of bits (`docs/decisions.md`).
     #[test]
     #[ignore = "writes a file of the repository"]
     fn record() {
@@ -344,7 +344,7 @@ mod tests {
         fs::write(path, header.to_owned() + &lines).unwrap();
     }
 
-    /// The differences of `runs`, without those of outputs that they lack.
+    /// Differences of `runs`, without those of outputs that they do not have.
     fn changed_in(runs: &[Run]) -> Vec<String> {
         changed(runs).into_iter().filter(|line| !line.ends_with(": missing")).collect()
     }

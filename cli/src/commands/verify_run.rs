@@ -33,18 +33,18 @@ use std::{
 pub(crate) struct Arguments {
     /// Run folder of pre-training, which is only read
     run: PathBuf,
-    /// Steps to recompute, from a checkpoint (or 0, the start) to a checkpoint or the last step; by default those between the
-    /// last two checkpoints
+    /// Steps to recompute, from a checkpoint (or 0, the start) to a checkpoint or the last step; by default from the second
+    /// last checkpoint to the last
     #[arg(long, value_name = "A..B")]
     steps: Option<Steps>,
-    /// Device: cpu for a run made on CPUs, cuda or cuda-sim:90 (a simulated one, for small models) for a run made on a Hopper GPU
+    /// Device: cpu for a run on CPUs, cuda or cuda-sim:90 (a simulated one, for small models) for a run on a Hopper GPU
     #[arg(long, default_value = "cpu")]
     device: String,
     #[command(flatten)]
     threads: Threads,
 }
 
-/// Steps A to B, of which A is done.
+/// Steps A to B, of which A is already done.
 #[derive(Clone, Debug)]
 struct Steps(Range<u64>);
 
@@ -60,7 +60,7 @@ impl FromStr for Steps {
     }
 }
 
-/// Keys of a record that tell time, which differs from one computation to the next.
+/// Keys of a record that contain times, which differ between computations.
 const TIMES: [&str; 3] = ["seconds", "tokens_per_second", "data_share"];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The steps between the last two checkpoints; from the start, if there is only one.
+/// Steps between the last two checkpoints, or from the start if there is only one.
 fn between_checkpoints(run: &Path) -> Result<Range<u64>> {
     let checkpoints = Checkpoints::of_run(run).steps()?;
     match checkpoints[..] {
@@ -121,7 +121,7 @@ fn recompute(mut recipe: PretrainRecipe, run: &Path, steps: &Range<u64>, folder:
     let mut mode = StartMode::New;
     if steps.start > 0 {
         let [from, to] = [run, folder].map(|run| Checkpoints::of_run(run).path(steps.start));
-        // Damage is named in the run, not in the copy.
+        // The message names a damaged file in the run, not its copy.
         Safetensors::open_checked(&from)?;
         fs::create_dir_all(to.parent().unwrap_or(folder))?;
         fs::copy(&from, &to).with_context(|| format!("{} cannot be copied", from.display()))?;

@@ -1,7 +1,7 @@
 //! Attention over a batch of sequences of one length, forward and backward.
 //!
 //! FLOPs of the matrix products: 4·S·D per query and head forward (q·kᵀ, probabilities·v), 8·S·D backward (four products);
-//! the scores that backward recomputes do not count.
+//! scores recomputed in backward are not counted.
 
 use super::{Case, Dtype, Random, sizes};
 use crate::{

@@ -1,4 +1,4 @@
-//! Matrix products with B packed inside the timed call (`ours`) and packed in advance (`prepacked`); in int8 with B quantized in
+//! Matrix products with B packed inside the timed call (`ours`) and packed in advance (`prepacked`); for int8, B is quantized in
 //! advance and A inside the call.
 
 use super::{Case, Random, sizes};
@@ -16,7 +16,7 @@ use kernels::{
 };
 use std::sync::Arc;
 
-/// (n, k) of the forward products of ALBERT-base: attention output, joined query-key-value, feed-forward in and out,
+/// (n, k) of the forward products of ALBERT-base: attention output, fused query-key-value, feed-forward in and out,
 /// embedding projection, MLM projection, vocabulary.
 pub const BASE_SHAPES: [(usize, usize); 7] =
     [(768, 768), (2304, 768), (3072, 768), (768, 3072), (768, 128), (128, 768), (30_000, 128)];
@@ -80,11 +80,11 @@ pub struct Product {
     pub k: usize,
     /// Layout of A and B.
     pub form: Form,
-    /// Precision. A, B and C are stored in bf16 if it is bf16, else in f32.
+    /// Precision. A, B and C are stored in bf16 if it is bf16, otherwise in f32.
     pub precision: Precision,
-    /// The product of 8-bit integers, in place of `precision`: only [`Form::Nt`].
+    /// Product of 8-bit integers, in place of `precision`; only for [`Form::Nt`].
     pub int8: bool,
-    /// Also times third-party GEMM, in f32 (needs the feature `peers`).
+    /// Also times third-party GEMM, in f32 (requires the feature `peers`).
     pub peers: bool,
 }
 

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The rungs are teaching code: edges are handled in the simplest correct way. Hot loops of rungs 3 to 5 use indices, because
-//! iterators and closures may become calls that lack the vector instructions (docs/new-kernel.md). Source: Goto and van de Geijn, "Anatomy of
-//! High-Performance Matrix Multiplication", 2008.
+//! iterators and closures may be compiled to calls without the vector instructions (docs/new-kernel.md). Source: Goto and van de
+//! Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
 
 use super::{Case, sizes};
 use crate::{
@@ -29,7 +29,7 @@ use kernels::{
 pub const RUNGS: usize = 6;
 const NAMES: [&str; RUNGS] = ["three loops", "rows of B", "vectors", "a tile", "packed blocks", "the kernel"];
 
-/// Rows of a tile. Two vectors wide, it needs 12 accumulators: enough to hide the latency of two FMA units, few enough for
+/// Rows of a tile. Two vectors wide, it has 12 accumulators: enough to hide the latency of two FMA units, few enough for
 /// 16 registers.
 const TILE_ROWS: usize = 6;
 /// Depth of a block (kc): a panel of B, two AVX-512 vectors wide, takes 32 KiB of L1.
@@ -235,7 +235,7 @@ impl Kernel for Packed<'_> {
 }
 
 /// Packs `lines` lines (rows of A or columns of B) of `depth` elements into panels of `width` lines. Within a panel, element q
-/// of all lines is contiguous. The last panel is padded with zeros. `strides`: of a line, and of an element.
+/// of all lines is contiguous. The last panel is padded with zeros. `strides` are those between lines and between elements.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "an iterator can become a call without the vector instructions")]
 fn pack(panels: &mut [f32], width: usize, from: &[f32], strides: [usize; 2], lines: usize, depth: usize) {

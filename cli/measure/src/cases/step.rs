@@ -1,11 +1,11 @@
 //! Forward pass or training step of a model with random weights on random ids.
 //!
 //! ```text
-//! forward    embeddings, N blocks, pooler; no dropout                             what `AlbertModel` computes
-//! train      forward, both losses (MLM at the masked positions alone, sentence order), backward, AdamW
+//! forward    embeddings, N blocks, pooler; no dropout                             as in `AlbertModel`
+//! train      forward, both losses (MLM at masked positions only, sentence order), backward, AdamW
 //! ```
 //!
-//! FLOPs: every product once, backward twice forward ([`Flops`]); recomputation does not count.
+//! FLOPs: every product once, backward twice forward ([`Flops`]); recomputation is not counted.
 
 use super::Case;
 use crate::{
@@ -64,7 +64,7 @@ pub struct Step {
     pub lengths: Vec<usize>,
     /// Forward pass or training step.
     pub mode: Mode,
-    /// Precision; int8 only forward.
+    /// Precision; int8 for forward only.
     pub precision: Precision,
     /// Overrides the configuration's dropout of hidden states and attention, when training.
     pub dropout: Option<f64>,
@@ -90,7 +90,7 @@ impl Step {
     pub fn title(&self) -> String {
         let dropout = self.dropout.map_or(String::new(), |rate| format!(" dropout {rate}"));
         let keeps = match self.checkpointing {
-            // The default of a run on a CPU.
+            // The default for training on a CPU.
             Recompute::Cheap => "",
             Recompute::None => " checkpointing none",
             Recompute::Layer => " checkpointing layer",
@@ -132,10 +132,10 @@ impl Step {
         }
     }
 
-    /// Profile of `calls` steps, handed to `show`.
+    /// Profiles `calls` steps and passes the profile to `show`.
     ///
     /// # Errors
-    /// The model cannot be built, or memory is short.
+    /// The model cannot be built, or there is not enough memory.
     pub fn profile(&self, cpu: &Cpu, calls: usize, show: impl FnOnce(&Profile)) -> Result<()> {
         let mut running = Running::new(self, cpu)?;
         running.run()?;

@@ -97,7 +97,7 @@ impl Vocabulary {
                 );
             }
         };
-        // Backward reads the logits that this stores.
+        // Backward reads the logits stored by this call.
         call(false);
         Contender::new("ours", move || call(backwards))
     }

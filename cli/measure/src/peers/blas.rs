@@ -1,7 +1,7 @@
-//! BLAS libraries, opened at run time; the build needs none.
+//! BLAS libraries, opened at run time; not required for the build.
 //!
-//! A library is opened at the path in its variable, then under its usual names. One that cannot be opened or has no
-//! `cblas_sgemm` is left out.
+//! A library is opened at the path in its variable, then under its usual names. A library that cannot be opened or
+//! has no `cblas_sgemm` is skipped.
 #![allow(unsafe_code)]
 
 use super::Operands;
@@ -68,7 +68,7 @@ const KNOWN: [Known; 3] = [
 struct Blas {
     name: &'static str,
     sgemm: Sgemm,
-    /// Keeps the code of `sgemm` mapped.
+    /// Owns the code of `sgemm`, so that it remains mapped.
     _library: Library,
 }
 
@@ -95,7 +95,7 @@ impl Blas {
         let [m, n, k, lda, ldb] = [m, n, k, lda, ldb].map(|size| c_int::try_from(size).expect("sizes are below 2^31"));
         let (a, b) = (operands.a.as_ptr(), operands.b.as_ptr());
         let (ta, tb) = (transposed(a_transposed), transposed(b_transposed));
-        // SAFETY: `operands` checked that A and B hold m·k and k·n elements, which the leading dimensions span exactly; C,
+        // SAFETY: `operands` checked that A and B have m·k and k·n elements, which the leading dimensions span exactly; C,
         // checked above, is borrowed for the call.
         unsafe { (self.sgemm)(ROW_MAJOR, ta, tb, m, n, k, 1.0, a, lda, b, ldb, 0.0, c.as_mut_ptr(), n) };
     }

@@ -15,7 +15,7 @@ type Multiply = fn(&Operands, usize, &mut [f32]);
 const CRATES: [(&str, Multiply); 4] =
     [("gemm", by_gemm), ("matrixmultiply", by_matrixmultiply), ("faer", by_faer), ("rten", by_rten)];
 
-/// The crates that can run on the number of threads of `cpu`.
+/// Crates that can run on the number of threads of `cpu`.
 fn usable(cpu: &Cpu) -> impl Iterator<Item = (&'static str, Multiply)> {
     let threads = cpu.threads();
     CRATES.into_iter().filter(move |(name, _)| *name != "matrixmultiply" || matrixmultiply_runs(threads))
@@ -46,7 +46,7 @@ fn by_gemm(operands: &Operands, threads: usize, c: &mut [f32]) {
     let &Operands { m, n, k, .. } = operands;
     assert_eq!(c.len(), m * n, "C is [m, n]");
     let threads = if threads == 1 { gemm::Parallelism::None } else { gemm::Parallelism::Rayon(threads) };
-    // SAFETY: `operands` checked that A and B hold m·k and k·n elements, strides stay within them, and C, checked above, is
+    // SAFETY: `operands` checked that A and B have m·k and k·n elements, strides stay within them, and C, checked above, is
     // borrowed for the call.
     unsafe {
         gemm::gemm(
@@ -114,7 +114,7 @@ fn by_rten(operands: &Operands, _threads: usize, c: &mut [f32]) {
     };
     let (a, b) = (matrix(&operands.a[..], m, k, a_transposed), matrix(&operands.b[..], k, n, b_transposed));
     let (a, b) = (GemmInputA::Unpacked(a), GemmInputB::Unpacked(b));
-    // The executor chooses its kernel; its threads keep packing buffers.
+    // The executor chooses its kernel; its threads keep their packing buffers.
     let executor: GemmExecutor = GemmExecutor::new();
     executor.gemm(c, a, b, GemmOptions::default()).expect("shapes fit together");
 }

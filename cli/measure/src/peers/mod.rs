@@ -1,7 +1,7 @@
-//! Third-party GEMM, timed interleaved with ours: crates that are compiled in, and BLAS libraries of the machine.
+//! Third-party GEMM, timed interleaved with ours: compiled-in crates, and BLAS libraries of the machine.
 //!
 //! All read the same operands, write their own C and pack inside the call. Those that use rayon run in our thread pool, with
-//! as many threads.
+//! the same number of threads.
 
 mod blas;
 mod crates;

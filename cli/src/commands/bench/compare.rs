@@ -1,10 +1,10 @@
-//! `albert bench compare`: two programs in turns, so that drift of the machine affects both.
+//! `albert bench compare`: runs two programs alternately, so that drift of the machine affects both.
 //!
 //! ```text
 //! pair 1:   start OLD, NEW   OLD NEW NEW OLD   end          pair 2:   start NEW, OLD   NEW OLD OLD NEW   end          ...
 //! ```
 //!
-//! Each pair has new processes, because the pages that a process gets change its speed for as long as it lives. A program runs
+//! Each pair uses new processes, because the pages allocated to a process affect its speed for its lifetime. A program runs
 //! one round of all cases per line on its standard input (`--turns`).
 
 use super::{Arguments, SLOWER};
@@ -75,7 +75,7 @@ pub(super) fn run(compare: &Compare) -> Result<ExitCode> {
     Ok(if is_slower { ExitCode::from(SLOWER) } else { ExitCode::SUCCESS })
 }
 
-/// Parses the options as `albert bench` does. An exit code if they are wrong usage, which is printed.
+/// Parses the options as `albert bench` does. Returns an exit code after printing a usage error.
 fn check(cases: &[OsString]) -> Result<Option<ExitCode>> {
     let command =
         crate::numbers::negative_numbers_are_values(Arguments::augment_args(clap::Command::new("albert bench")));
@@ -176,7 +176,7 @@ impl Turns {
 
     /// Runs one round; returns the records of all cases.
     fn turn(&mut self) -> Result<Vec<Value>> {
-        // A program that has ended is reported by the read.
+        // The read below reports a program that has ended.
         let _ = self.input.as_mut().expect("open until the end").write_all(b"\n");
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -197,7 +197,7 @@ impl Turns {
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        // Ended already, but after an error.
+        // The process has already ended, unless there was an error.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -33,9 +33,9 @@ enum Kind {
     Tile,
     /// Lane and register of each element of a matrix instruction
     Fragment,
-    /// Place of each 16-byte chunk of a tile in shared memory
+    /// Position of each 16-byte chunk of a tile in shared memory
     Swizzle,
-    /// Place in memory of each element of a packed B
+    /// Position of each element of a packed B in memory
     Packing,
     /// Loads and products of the stages of a GPU product over time
     Pipeline,
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The value of `name`, or an error with all names.
+/// Value called `name`, or an error that lists all names.
 fn find<T: Copy>(what: &str, all: &[(&str, T)], name: &str) -> Result<T> {
     match all.iter().find(|(known, _)| *known == name) {
         Some((_, value)) => Ok(*value),
@@ -243,7 +243,7 @@ fn packing(name: &str) -> Result<Drawing> {
     packed.pack(&Cpu::new(isa, 1)?, Layout::Normal, n, &numbers);
     let title = format!("B [{k}, {n}] packed for {name}: place of each element in memory, panels of {nr} columns");
     let mut drawing = Drawing::new(title, [30, 24]);
-    // Zeros of the padding follow the last column of a row of the last panel; element 0 comes first.
+    // Padding zeros look like element 0, but follow the last column of a row of the last panel, so element 0 comes first.
     let mut seen = vec![false; k * n];
     for (place, &number) in packed.floats().iter().enumerate() {
         let at = number as usize;
@@ -262,7 +262,7 @@ const LOAD: u32 = 900;
 /// Cycles of a column.
 const COLUMN: u32 = 64;
 
-/// The k-tiles of a tile in a pipeline whose stages are loaded as soon as they are released.
+/// Timeline of the k-tiles of a tile in a pipeline whose stages are loaded as soon as they are released.
 fn pipeline(tile: HopperTile) -> Drawing {
     let (stages, product) = (tile.stages as usize, tile.k_tile_cycles());
     let title = format!(
@@ -278,7 +278,7 @@ fn pipeline(tile: HopperTile) -> Drawing {
         let loaded = released[stage] + LOAD;
         let begin = free.max(loaded);
         free = begin + product;
-        // The next product is in flight when this one's stage is released.
+        // The next product is in flight when the stage of this one is released.
         released[stage] = free;
         let span = |from: u32, to: u32| ((from / COLUMN + 5) as usize, ((to - from) / COLUMN).max(1) as usize);
         let parity = k_tile / stages % 2;

@@ -28,7 +28,7 @@ pub(super) struct Description {
     shared_bytes: u32,
     #[serde(deserialize_with = "arguments")]
     args: Vec<Given>,
-    /// Folder for the buffers after the launch, each as NAME.npy.
+    /// Folder for the contents of the buffers after the launch, each as NAME.npy.
     outputs: Option<String>,
 }
 
@@ -68,24 +68,24 @@ enum Scalar {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Buffer {
-    /// Name; a repeated name refers to the same buffer and takes no other keys.
+    /// Name; a repeated name refers to the same buffer and accepts no other keys.
     buffer: String,
     dtype: Option<DType>,
     shape: Option<Vec<usize>>,
-    /// A NumPy file.
+    /// NumPy file with the contents.
     from: Option<String>,
-    /// A seed: floats from -1 to 1, integers from 0 to 255.
+    /// Seed of random contents: floats from -1 to 1, integers from 0 to 255.
     random: Option<u64>,
-    /// The same value everywhere.
+    /// Value of all elements.
     fill: Option<Number>,
 }
 
-/// A tensor map of a buffer, as `cuTensorMapEncodeTiled` takes it: dimension 0 is the contiguous one, the last of the
+/// Tensor map of a buffer, as for `cuTensorMapEncodeTiled`: dimension 0 is the contiguous one, the last of the
 /// buffer's shape.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Map {
-    /// Name of a buffer among the arguments, or of one that is described here.
+    /// Name of a buffer among the arguments, or of a new one described here.
     tensor_map: String,
     dtype: Option<DType>,
     shape: Option<Vec<usize>>,
@@ -117,7 +117,7 @@ enum Exchange {
     B128,
 }
 
-/// Interleaved layouts, of which the simulator supports none.
+/// Interleaved layouts, none of which the simulator supports.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 enum Interleave {
     #[default]
@@ -160,7 +160,7 @@ macro_rules! in_files {
 }
 
 impl DType {
-    /// Name in NumPy's files; NumPy has no bf16, so its bits are integers there.
+    /// Name in NumPy files; NumPy has no bf16, so its bits are stored as integers.
     fn in_numpy(self) -> &'static str {
         match self {
             DType::F32 => "<f4",
@@ -249,7 +249,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Relative paths start at `folder`.
+    /// Prepares a launch; relative paths start at `folder`.
     pub(super) fn new(description: &Description, folder: &Path, limits: &Limits) -> Result<Self> {
         let (memory, arguments, buffers) = (Memory::new(), Vec::new(), BTreeMap::new());
         let mut prepared = Self { memory, arguments, buffers, bytes: 0, most: limits.memory_bytes };
@@ -427,5 +427,5 @@ fn repeat(value: &Number, dtype: DType, elements: usize) -> Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-#[path = "launch/tests.rs"] // The cross-crate tests compile this file, too.
+#[path = "launch/tests.rs"] // Cross-crate tests also compile this file.
 mod tests;

@@ -1,7 +1,7 @@
-//! `albert kernels list`: registers and architectures of every CUDA kernel; spills, and an example of those that are named.
+//! `albert kernels list`: registers and architectures of every CUDA kernel, spills, and an example for kernels selected by name.
 //!
 //! The example is the smallest case that launches the kernel. The simulator counts its FLOPs and the bytes of global memory
-//! that are read or written, each once: half a minute for all kernels.
+//! that are read or written, each byte once: half a minute for all kernels.
 
 use super::{architecture, programs};
 use crate::{
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a table; text is aligned left, numbers right.
+/// Prints a table; text is left-aligned, numbers are right-aligned.
 fn print(out: &mut impl Write, rows: &[Vec<String>]) -> Result<()> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
@@ -116,7 +116,7 @@ fn examples(programs: &[Program]) -> Result<BTreeMap<Name, [String; 3]>> {
     Ok(all)
 }
 
-/// ptxas and its temporary folder.
+/// The ptxas program and its temporary folder.
 struct Assembler<'p> {
     ptxas: &'p Path,
     scratch: TempDir,
@@ -124,7 +124,7 @@ struct Assembler<'p> {
 
 impl<'p> Assembler<'p> {
     fn new(ptxas: &'p Path) -> Result<Self> {
-        // New, with an unpredictable name and private to this user, so that no planted link is followed.
+        // A new folder with an unpredictable name, private to this user, so that no planted link is followed.
         let scratch = tempfile::Builder::new().prefix("albert-kernels-").tempdir();
         let scratch = scratch.context("cannot create a temporary folder; set TMPDIR to a writable folder")?;
         Ok(Self { ptxas, scratch })

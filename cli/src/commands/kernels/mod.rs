@@ -1,6 +1,6 @@
 //! `albert kernels`: the CUDA kernels as PTX, drawings of layouts, and a simulated GPU that runs any PTX.
 //!
-//! The only command that uses the crates `kernels` and `ptx` directly.
+//! This is the only command that uses the crates `kernels` and `ptx` directly.
 
 mod draw;
 mod launch;
@@ -19,7 +19,7 @@ use std::{io::Write, process::ExitCode, thread};
 pub(crate) enum Command {
     /// Draw a tile, fragment, swizzle, packing or pipeline as SVG
     Draw(draw::Arguments),
-    /// List the CUDA kernels; for a part of a name also the FLOPs and bytes of an example
+    /// List the CUDA kernels; with a part of a name, also the FLOPs and bytes of an example
     List(list::Arguments),
     /// Print the PTX of a kernel
     Ptx(PtxArguments),
@@ -48,7 +48,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
     }
 }
 
-/// All programs for one architecture, or for all.
+/// All programs for one architecture or for all.
 fn programs(only: Option<Sm>) -> Vec<Program> {
     let of = |sm: Sm| OPERATIONS.iter().flat_map(move |operation| (operation.ptx)(sm)).collect();
     thread::scope(|scope| {

@@ -39,7 +39,7 @@ enum Ending {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Rounding {
-    /// Results of a Hopper GPU where they are known, correctly rounded ones elsewhere
+    /// Results of a Hopper GPU if they are known, otherwise correctly rounded ones
     Device,
     /// Largest results within the documented error
     High,
@@ -51,7 +51,7 @@ enum Rounding {
 enum Agreement {
     /// Count the instructions by agreement with the device
     Count,
-    /// Also refuse a launch that ran another instruction than those with the bits of the device
+    /// Also reject a launch that ran instructions without the bits of the device
     Exact,
 }
 
@@ -59,7 +59,7 @@ enum Agreement {
 pub(crate) struct Arguments {
     /// PTX file, from our assembler, nvcc, Triton or by hand
     file: PathBuf,
-    /// Launch as JSON: entry, grid, block, shared_bytes, args, outputs (docs/simulator.md)
+    /// Launch description as JSON: entry, grid, block, shared_bytes, args, outputs (docs/simulator.md)
     #[arg(long)]
     launch: PathBuf,
     /// Order in which warps run
@@ -83,8 +83,8 @@ pub(crate) struct Arguments {
     /// Do not require a fence between cp.async and the wgmma or bulk copy that reads its bytes (Triton omits it)
     #[arg(long)]
     ignore_copy_fence: bool,
-    /// Take lanes of a warp that execute an instruction together as ordered by it, as code for GPUs before Volta
-    /// does; PTX does not promise it
+    /// Assume that lanes of a warp that execute an instruction together are ordered by it, like code for GPUs before
+    /// Volta; PTX does not guarantee it
     #[arg(long)]
     assume_convergence: bool,
     /// Print findings and metrics as JSON
@@ -156,12 +156,12 @@ fn simulate(arguments: &Arguments) -> Result<Report> {
     Ok(report)
 }
 
-/// Instructions of threads by agreement with the device.
+/// Number of instructions of threads by agreement with the device.
 struct Agreed {
     exact: u64,
-    /// Those whose results may have other bits: name, "unrecorded" or "approximate", times.
+    /// Instructions whose results may have other bits: name, "unrecorded" or "approximate", times.
     others: Vec<(String, &'static str, u64)>,
-    /// "branch", "address" and "output", each with the first place that these results may reach.
+    /// "branch", "address" and "output", each with the first place that such results may reach.
     reach: [(&'static str, Option<Place>); 3],
 }
 
@@ -219,7 +219,7 @@ fn read(path: &Path, most: usize) -> Result<String> {
     Ok(text)
 }
 
-/// Buffers with bytes that were never written, and how many.
+/// Buffers with bytes that were never written, with the number of these bytes.
 type Unwritten = [(String, usize)];
 
 fn print(out: &mut impl Write, report: &Report, unwritten: &Unwritten) -> Result<()> {

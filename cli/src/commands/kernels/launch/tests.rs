@@ -1,4 +1,4 @@
-//! Buffers and files that are too large. Launch files from anywhere: the reader `launch` of `tests/src/readers`.
+//! Buffers and files that are too large. Fuzzing of launch files: the reader `launch` of `tests/src/readers`.
 
 use super::*;
 
