@@ -2,10 +2,10 @@
 //!
 //!     ALBERT_DATA=shards ALBERT_TOKENIZER=tokenizer.json cargo bench -p albert-benches --bench loader
 //!
-//! ALBERT_DATA is a folder written by `albert data build`; without it, the bench builds shards from the text that the
-//! program carries, with a SentencePiece model. An iteration is the first two epochs, planning included, at the default
-//! masking and limits (512 tokens a sequence, 4096 a batch) and at those of short sequences (128, 1024). In training,
-//! `Prefetch` runs the same code on a thread of its own and hands the batches over.
+//! ALBERT_DATA is a folder written by `albert data build`; without it, the bench builds shards from the program's
+//! built-in text, with a SentencePiece model. An iteration is the first two epochs, including planning, with the
+//! default masking and limits (512 tokens a sequence, 4096 a batch) and with those of short sequences (128, 1024). In
+//! training, `Prefetch` runs the same code on a separate thread.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,12 +1,13 @@
-//! The optimizers, and sums of gradients over lanes, against the bandwidth of y += x, measured in the same run on the same
-//! threads.
+//! The optimizers, and sums of gradients over lanes, compared with the bandwidth of y += x, measured in the same run on
+//! the same threads.
 //!
 //! ```text
 //! cargo bench -p albert-benches --bench optimizer
 //! ```
 //!
 //! Before criterion's time, each bench prints its share of the bandwidth of y += x on arrays of the same total size. A copy would
-//! be no bound: caches read its target before they write it, which its bytes leave out, and optimizers write what they have read.
+//! not be a valid limit: caches read its target before they write it, which is not counted in its bytes, while optimizers write
+//! what they have read.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engine::{Communicator, Device, Init, LaneSums, Lanes, ParamBuilder};
@@ -28,8 +29,8 @@ fn best(bytes: usize, mut work: impl FnMut()) -> f64 {
     bytes as f64 / seconds.fold(f64::INFINITY, f64::min)
 }
 
-/// Runs `kernel`, which moves `bytes`, under criterion. Prints its best bandwidth as a share of that of y += x whose arrays
-/// take `resident` bytes.
+/// Runs `kernel`, which moves `bytes`, under criterion. Prints its best bandwidth as a share of that of y += x on arrays of
+/// `resident` bytes.
 fn measure(
     c: &mut Criterion,
     cpu: &Cpu,
@@ -85,7 +86,7 @@ fn optimizers(c: &mut Criterion, cpu: &Cpu) {
     });
 }
 
-/// Cost of eight lanes in a step of one rank: seven sums, and as many buffers that begin at zero.
+/// Cost of eight lanes in a step of one rank: seven sums, and seven buffers that begin at zero.
 fn lanes(c: &mut Criterion, cpu: &Cpu) {
     let mut parameters = ParamBuilder::new();
     parameters.add("w", [PARAMETERS], Init::Zeros).expect("one tensor");

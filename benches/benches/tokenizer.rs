@@ -2,8 +2,8 @@
 //!
 //!     ALBERT_TEXT=corpus.txt ALBERT_TOKENIZERS=spiece.model:tokenizer.json cargo bench -p albert-benches --bench tokenizer
 //!
-//! The first 5 MB of the text are encoded line by line; without ALBERT_TEXT, the text that the program carries.
-//! `plain` is `Tokenizer::encode_into`, `memo` is `Encoder`, which caches words, `offsets` also returns byte offsets.
+//! The first 5 MB of the text are encoded line by line; without ALBERT_TEXT, the program's built-in text. `plain` is
+//! `Tokenizer::encode_into`, `memo` is `Encoder`, which caches words, `offsets` also returns byte offsets.
 
 use std::path::{Path, PathBuf};
 

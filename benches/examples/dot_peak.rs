@@ -1,5 +1,5 @@
 //! Throughput of dot-product instructions and of fused multiply-adds on one thread, measured interleaved: an upper bound
-//! of the speedup of bf16 and 8-bit integers over f32 on this CPU.
+//! for the speedup of bf16 and 8-bit integers over f32 on this CPU.
 //!
 //!     cargo run --release -p albert-benches --example dot_peak
 //!
@@ -14,7 +14,7 @@
 mod dots {
     use std::{arch::x86_64::*, hint::black_box, time::Instant};
 
-    /// Independent accumulators: more than the 10 that two units with a latency of five cycles need.
+    /// Independent accumulators: more than the 10 required by two units with a latency of five cycles.
     const CHAINS: usize = 16;
     const ROUNDS: usize = 100_000;
 

@@ -3,7 +3,7 @@
 //!     cargo run --release -p albert-benches --example lengths -- DATA TOKENIZER [quantiles 64] [limit 512]
 //!
 //! DATA is a folder written by `albert data build`. The i-th of n lengths is the quantile (i + 1/2)/n of the first epoch,
-//! counted from 0, so that n sequences of these lengths have the length distribution of a training run.
+//! counted from 0, so that n sequences of these lengths are distributed as in a training run.
 
 use albert::{
     data::{Batch, DataSettings, Dataset, Sampler, Vocabulary, split::Side},

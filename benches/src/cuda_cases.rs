@@ -1,4 +1,4 @@
-//! Runs the cases of the table of operations on a GPU, one after another, each entered in the journal before it starts.
+//! Runs the cases of the table of operations on a GPU, one after another, and enters each in the journal before it starts.
 
 use crate::{hardware::OnDriver, journal::Journal, rehearsal::Stage};
 use anyhow::Result;
@@ -17,9 +17,9 @@ use std::{
 /// Selection of cases of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Selection {
-    /// Number of the first case, from 1.
+    /// Number of the first case, starting at 1.
     pub from: usize,
-    /// Number of cheapest cases; all if `None`.
+    /// Number of cheapest cases to run; all if `None`.
     pub cheapest: Option<usize>,
     /// True for programs for sm_80 on every GPU.
     pub ampere: bool,
@@ -28,15 +28,15 @@ pub struct Selection {
 /// Results of the cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Cases within their bounds.
+    /// Number of cases within their bounds.
     pub passed: usize,
-    /// Cases out of bounds or rejected by the device.
+    /// Number of cases out of bounds or rejected by the device.
     pub failed: usize,
-    /// Cases without a program.
+    /// Number of cases without a program.
     pub skipped: usize,
     /// Largest ratio of error to bound of the passed cases.
     pub worst: f64,
-    /// True if the device was lost and the rest did not run: after an illegal address only a new process works.
+    /// True if the device was lost and later cases did not run: after an illegal address only a new process can use it.
     pub is_lost: bool,
 }
 
@@ -89,7 +89,7 @@ pub fn run<D: Driver>(
             Outcome::Failed { message } => {
                 tally.failed += 1;
                 let ratio = ratio(&message).map_or(String::new(), |ratio| format!("{ratio:.3}"));
-                // A closed pipe loses the line only: the journal has the result.
+                // A closed pipe loses only the line: the journal has the result.
                 let name = operation.name;
                 let _ = writeln!(io::stdout(), "FAILED {name} {number}, {ratio} of the bound: {message}");
                 let lost = hardware.driver().synchronize().err();
@@ -115,7 +115,7 @@ fn selected(operation: &Operation, selection: &Selection) -> Vec<(usize, Case)> 
     cases
 }
 
-/// Ratio of error to bound in a message of [`kernels_proof::check::within_error`]; other messages have none.
+/// Ratio of error to bound in a message of [`kernels_proof::check::within_error`]; `None` for all other messages.
 fn ratio(message: &str) -> Option<f64> {
     let number = |name: &str| -> Option<f64> {
         let (_, rest) = message.split_once(name)?;

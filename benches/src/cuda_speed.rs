@@ -2,8 +2,8 @@
 //!
 //! Forward passes run several times on one tape, backward passes on as many tapes as a round needs (a tape has one backward
 //! pass); then the host waits for the device. Single launches are not timed, because that would include the host. Inputs of
-//! products alternate, so that none is in L2 from the call before. Results are medians of several rounds. Names are those of
-//! `benches/cuda/peers.py`, which times the same work in PyTorch.
+//! products alternate, so that none is in L2 from the previous call. Results are medians of several rounds. Names are those
+//! of `benches/cuda/peers.py`, which times the same work in PyTorch.
 
 use engine::{
     Device, Init, ParamBuilder, ParamStore, Result, Tape, Tensor, Var, Workspace,
@@ -21,18 +21,18 @@ const DRAWN: usize = 1 << 22;
 /// Number of repetitions.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     turns: usize,
     /// Minimum seconds of a round of forward passes.
     turn: f64,
-    /// Tapes per round of attention's backward pass.
+    /// Number of tapes per round of attention's backward pass.
     tapes: usize,
 }
 
 impl Effort {
-    /// For measurements on a GPU.
+    /// Repetitions for measurements on a GPU.
     pub const FULL: Self = Self { turns: 7, turn: 0.02, tapes: 4 };
-    /// For a simulated GPU.
+    /// Repetitions for a simulated GPU.
     pub const LEAST: Self = Self { turns: 1, turn: 0.0, tapes: 1 };
 }
 
@@ -62,7 +62,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// From at least one round.
+    /// Statistics of at least one round.
     fn of(mut turns: Vec<f64>) -> Self {
         turns.sort_by(f64::total_cmp);
         Self { median: turns[turns.len() / 2], fastest: turns[0], slowest: turns[turns.len() - 1] }
@@ -71,7 +71,7 @@ impl Times {
 
 impl Work {
     /// Measurements, most important first: ALBERT-base and xxlarge at 32,768 and 8,192 tokens, and a product of 8192³.
-    /// `small`: sizes for a simulated GPU, which tests the code path only.
+    /// `small` selects sizes for a simulated GPU, to test only the code path.
     pub fn all(small: bool) -> Vec<Self> {
         let both = |sizes| Pass::ALL.map(|pass| Self::Attention(pass, sizes));
         if small {
@@ -116,7 +116,7 @@ impl Work {
                 let products = if pass == Pass::Forward { 2.0 } else { 5.0 };
                 products * 2.0 * (b * s * s * a * d) as f64
             }
-            // 8·H² + 4·H·F + 4·S·H per token and layer forward, twice that backward; recomputation in attention does not count.
+            // 8·H² + 4·H·F + 4·S·H per token and layer forward, twice that backward; recomputation in attention is not counted.
             Self::Encoder((b, s, a, d), f, layers) => {
                 let h = a * d;
                 3.0 * (layers * b * s * (8 * h * h + 4 * h * f + 4 * s * h)) as f64
@@ -136,10 +136,10 @@ impl Work {
         }
     }
 
-    /// Measures.
+    /// Runs the measurement.
     ///
     /// # Errors
-    /// Memory is short, or a kernel failed.
+    /// There is not enough memory, or a kernel failed.
     pub fn measure(self, device: &Device, effort: Effort) -> Result<Times> {
         match self {
             Self::Product(m, n, k) => product(device, effort, m, n, k),
@@ -162,7 +162,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// Times `work`, which takes the number of the call.
+/// Times `work`, whose argument is the number of the call.
 fn time(device: &Device, effort: Effort, mut work: impl FnMut(usize) -> Result<()>) -> Result<Times> {
     let gpu = device.gpu().expect("a GPU is timed");
     let mut calls = 0;
@@ -181,14 +181,14 @@ fn time(device: &Device, effort: Effort, mut work: impl FnMut(usize) -> Result<(
     Ok(Times::of((0..effort.turns).map(|_| turn(times)).collect::<Result<Vec<_>>>()?))
 }
 
-/// Random bf16 elements: zeros would take less power and so raise the clock. Many elements repeat [`DRAWN`], because drawing
+/// Random bf16 elements: zeros would use less power and so raise the clock. [`DRAWN`] elements are repeated, because drawing
 /// all of them would take longer than the measurement.
 fn random(len: usize, name: u32) -> Vec<bf16> {
     let drawn: Vec<bf16> = measure::random(len.min(DRAWN), name).into_iter().map(bf16::from_f32).collect();
     drawn.iter().copied().cycle().take(len).collect()
 }
 
-/// The elements on the device.
+/// Copies the elements to the device.
 fn upload(tape: &Tape<'_>, shape: &[usize], elements: &[bf16]) -> Result<Tensor> {
     Ok(tape.input(shape, elements)?.value().clone())
 }

@@ -3,11 +3,11 @@
 //! ```text
 //! check of a case ── launch, arguments, memory ──> copy of the memory on the device, 256 bytes of guard around each buffer
 //!                                                   launch and synchronize
-//!                    memory, all of it written <──  copied back; guards must be unchanged
+//!                    memory, as written        <──  copied back; guards must be unchanged
 //! ```
 //!
 //! Memory that was never written is NaN on the device, so an output element that a kernel skips fails the comparison. The
-//! simulated GPU is a driver too, which tests this path on machines without a GPU.
+//! simulated GPU is also a driver, so that this path is tested on machines without a GPU.
 
 use engine::device::{
     Driver, DriverError,
@@ -53,7 +53,7 @@ impl Copied {
 }
 
 impl<D: Driver> OnDriver<D> {
-    /// Runs on `driver`.
+    /// Creates a target on `driver`.
     pub fn new(driver: D) -> Self {
         Self { driver, functions: RefCell::default(), hash: Cell::new(FNV_START) }
     }
@@ -63,7 +63,7 @@ impl<D: Driver> OnDriver<D> {
         self.hash.replace(FNV_START)
     }
 
-    /// The driver.
+    /// Driver of this target.
     pub fn driver(&self) -> &D {
         &self.driver
     }
@@ -114,7 +114,7 @@ impl<D: Driver> OnDriver<D> {
     }
 }
 
-/// Value with device addresses.
+/// Converts an argument to device addresses.
 fn translate(argument: &sim::Argument, place: impl Fn(u64) -> u64) -> Result<Value, String> {
     Ok(match *argument {
         sim::Argument::U64(value) => Value::Address(Address(place(value))),
@@ -150,7 +150,7 @@ impl<D: Driver> Hardware for OnDriver<D> {
         memory: &mut Memory,
     ) -> Result<(), String> {
         let copies = self.copy(memory)?;
-        // Buffers are never adjacent, so an address just after one is its end.
+        // Buffers are never adjacent, so an address just after a buffer is its end.
         let place = |address: u64| {
             let found = copies.iter().find(|copy| (copy.address..=copy.address + copy.bytes as u64).contains(&address));
             found.map_or(address, |copy| copy.start().0 + (address - copy.address))
@@ -190,7 +190,7 @@ mod tests {
         for (name, sm, capability) in [
             ("softmax", Sm::Sm80, (8, 0)),
             ("embedding", Sm::Sm80, (8, 0)),
-            // Tensor maps.
+            // A case with tensor maps.
             ("gemm", Sm::Sm90a, (9, 0)),
         ] {
             let hardware = OnDriver::new(SimulatedDriver::new(capability));
@@ -234,7 +234,7 @@ mod tests {
             let ran = hardware.launch(&program(at), launch, &[sim::Argument::U64(buffer)], &mut memory);
             ran.map(|()| (memory.read::<f32>(buffer).expect("all of it was copied back"), hardware.take_hash()))
         };
-        // Of the bytes of 1, 3 and 3.
+        // Hash of the bytes of 1, 3 and 3.
         assert_eq!(run(1), Ok((vec![1.0, 3.0, 3.0], 0x9f25_eb8f_5b86_b498)));
         for (at, found) in [(3, "after"), (-2, "before")] {
             let error = run(at).expect_err("a guard was written");

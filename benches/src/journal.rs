@@ -39,8 +39,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Journal {
-    /// Appends to `path`, if given. A case that takes longer than `patience` ends the process with [`HUNG`]: nothing else stops a
-    /// kernel that never ends.
+    /// Appends to `path`, if given. A case that takes longer than `patience` ends the process with [`HUNG`], which is the only
+    /// way to stop a kernel that never ends.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -59,7 +59,7 @@ impl Journal {
     fn watch(&self) {
         loop {
             std::thread::sleep(Duration::from_millis(100));
-            // Held until the process exits, so that a case that ends now writes nothing more.
+            // Locked until the process exits, so that a case that ends now writes nothing more.
             let deadline = lock(&self.0.deadline);
             if let Some((_, what)) = deadline.as_ref().filter(|(end, _)| Instant::now() > *end) {
                 let seconds = self.0.patience.as_secs_f64();
@@ -67,7 +67,7 @@ impl Journal {
                 // The process exits even if the lines cannot be written.
                 let _ = writeln!(std::io::stdout(), "HUNG {what}: {message}");
                 let _ = self.write(&format!("\thung\t\t{seconds:.3}\t{message}\n"));
-                // SAFETY: ends the process. Handlers of `exit` are left out on purpose: the driver's would wait for the kernel.
+                // SAFETY: ends the process. The handlers of `exit` are skipped on purpose: the driver's would wait for the kernel.
                 unsafe { libc::_exit(HUNG) };
             }
         }

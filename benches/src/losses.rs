@@ -1,6 +1,6 @@
 //! Compares the losses of a training run on a GPU with those of two runs on a CPU from the same seed.
 //!
-//! The run in f32 on the CPU is the reference. In bf16 both devices round, at different places, so with d(a, b) the root mean
+//! The run in f32 on the CPU is the reference. In bf16 the devices round at different places, so with d(a, b) the root mean
 //! square of a - b over steps the rule is
 //!
 //! ```text
@@ -14,10 +14,10 @@ use std::{collections::BTreeMap, fmt, fs, path::Path};
 
 /// Steps before the dynamics of training amplify rounding.
 const EARLY: usize = 20;
-/// Maximum of d(GPU, f32) over d(CPU bf16, f32).
+/// Maximum of d(GPU, f32) divided by d(CPU bf16, f32).
 const FACTOR: f64 = 2.0;
 
-/// Losses of the steps that all three runs have.
+/// Losses of the steps common to all three runs.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// Step; loss of the CPU in f32, of the CPU in bf16, of the GPU.

@@ -1,6 +1,6 @@
 //! Planted faults in a simulated GPU, to test the scripts for a real one.
 //!
-//! | fault | effect from the named case on |
+//! | fault | effect, starting at the named case |
 //! |---|---|
 //! | hang | the launch never returns |
 //! | crash | the process aborts, as after a segmentation fault in a driver |
@@ -28,9 +28,9 @@ pub enum Fault {
     Hang,
     /// The process aborts.
     Crash,
-    /// The launch fails and so does every later call.
+    /// The launch and every later call fail.
     Fault,
-    /// The kernel is not run.
+    /// The kernel does not run.
     Wrong,
 }
 

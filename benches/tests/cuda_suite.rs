@@ -138,7 +138,7 @@ fn speeds_are_measured_without_cases_and_around_what_hangs() {
 fn a_call_ends_in_time_and_says_what_was_cut_off() {
     let results = Results::new("time");
     let start = std::time::Instant::now();
-    // Less than the reserve at the end: only the device is opened.
+    // Less than the time reserved for the end: only the device is opened.
     results.first(&["--minutes", "0.15"], &["cases=dropout"]).assert().code(3).stdout(contains("CUT"));
     assert!(start.elapsed().as_secs() < 60);
     results.first(&["--minutes", "soon"], &[]).assert().code(64).stderr(contains("expected a number"));

@@ -1,4 +1,4 @@
-//! The cases of `albert bench` under criterion: one bench per kernel, with the same operands and calls.
+//! Cases of `albert bench` under criterion: one bench per kernel, with the same operands and calls.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use kernels::Cpu;

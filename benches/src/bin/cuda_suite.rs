@@ -1,12 +1,12 @@
 //! Correctness and speed of the CUDA kernels on a GPU; `benches/cuda/first.sh` runs it part by part.
 //!
-//! 1. Every case of every operation of the table on the device, compared with its f64 reference by the rule of all
-//!    targets. A case that fails is named with the ratio of its error to the bound.
+//! 1. Every case of every operation of the table on the device, compared with its f64 reference by the rule for all
+//! targets. A failing case is printed with the ratio of its error to the bound.
 //! 2. The speed of products, attention and encoder layers at the sizes of ALBERT, through the engine, as medians of
 //!    several rounds. `benches/cuda/peers.py` compares them with cuBLAS, cuDNN and PyTorch.
 //!
-//! Both append to a journal, and either runs without the other. On the simulated GPU the cases run too, some thousand times
-//! slower; speeds mean nothing there and are left out without `--small`.
+//! Both append to a journal, and either runs without the other. Cases also run on the simulated GPU, some thousand times
+//! slower; speeds are meaningless there and are skipped without `--small`.
 //!
 //! | exit code | |
 //! |---|---|
@@ -59,7 +59,7 @@ struct Arguments {
     /// Run only this many of the cheapest cases of each operation
     #[arg(long, value_name = "N")]
     cheapest: Option<usize>,
-    /// Run the programs for sm_80 on a Hopper GPU too
+    /// Also run the programs for sm_80 on a Hopper GPU
     #[arg(long)]
     ampere: bool,
     /// Skip speeds; with --no-cases only open the device
