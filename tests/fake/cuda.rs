@@ -1,8 +1,8 @@
-//! libcuda without a GPU: kernels do nothing, memory is the host's, calls are counted. It measures the host's part of work on a
-//! GPU. Not part of the workspace: tests compile it with `rustc --crate-type cdylib`, with the name `libcuda.so` inside, and load
-//! it before the program looks for a library of that name.
+//! libcuda without a GPU: kernels do nothing, memory is the host's, and calls are counted, to measure the host's part of work on
+//! a GPU. Not part of the workspace: tests compile it with `rustc --crate-type cdylib`, with the name `libcuda.so` inside, and
+//! load it before the program looks for a library of that name.
 //!
-//! Kernels do not run, so all that is read back is what was uploaded or zero. [`fake_cuda_counts`] returns the counts.
+//! Kernels do not run, so all data read back is either uploaded data or zero. [`fake_cuda_counts`] returns the counts.
 #![allow(nonstandard_style, clippy::missing_safety_doc)]
 
 use std::{
@@ -23,7 +23,7 @@ const NOT_FOUND: Result = 500;
 mod counts;
 use counts::Counts;
 
-/// Nanoseconds from which a pause before a launch is not the launch's own.
+/// Nanoseconds above which a pause before a launch is not attributed to the launch.
 const LONG: u64 = 50_000;
 
 /// Handle of a module; that of one whose text waits for earlier kernels has this bit in addition, and so have its functions.
@@ -32,18 +32,18 @@ const WAITS: usize = 1;
 
 struct State {
     counts: Counts,
-    /// End of the last call.
+    /// End time of the last call.
     last: Option<Instant>,
     context: usize,
     functions: usize,
-    /// Of each event, the launches before it.
+    /// For each event, the number of launches before it.
     events: Vec<u64>,
 }
 
 static STATE: Mutex<State> =
     Mutex::new(State { counts: Counts::NONE, last: None, context: 0, functions: 0, events: Vec::new() });
 
-/// Runs a call with the state; it counts as one.
+/// Runs a call with the state and counts it.
 fn call(effect: impl FnOnce(&mut State) -> Result) -> Result {
     let mut state = STATE.lock().expect("no call panics");
     state.counts.calls += 1;
@@ -52,18 +52,18 @@ fn call(effect: impl FnOnce(&mut State) -> Result) -> Result {
     result
 }
 
-/// The counts so far.
+/// Returns the counts so far.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_counts() -> Counts {
     STATE.lock().expect("no call panics").counts
 }
 
-/// Writes a result of a call, if there is a place for it.
+/// Writes a result of a call, unless the pointer is null.
 unsafe fn give<T>(place: *mut T, value: T) -> Result {
     if place.is_null() {
         return INVALID_VALUE;
     }
-    // SAFETY: the caller passes the place of a result of this type.
+    // SAFETY: the caller passes a pointer to a result of this type.
     unsafe { place.write(value) };
     SUCCESS
 }
@@ -80,7 +80,7 @@ unsafe extern "C" {
     fn munmap(address: *mut c_void, bytes: usize) -> c_int;
 }
 
-/// Bytes before an allocation, in which its size is kept.
+/// Bytes before an allocation, which store its size.
 const HEAD: usize = 4096;
 
 #[unsafe(no_mangle)]
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], _: c_int) -> Re
     unsafe { give(uuid, [0; 16]) }
 }
 
-/// Those of an H200: capability, multiprocessors, clocks in kHz, width of the memory bus.
+/// Attributes of an H200: capability, multiprocessors, clocks in kHz, width of the memory bus.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _: c_int) -> Result {
     let known = match attribute {
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(target: *mut u8, source: u64, byte
     })
 }
 
-/// Memory of the host; it is never freed.
+/// Host memory, which is never freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(memory: *mut *mut u8, bytes: usize, _: c_uint) -> Result {
     call(|state| {
@@ -274,7 +274,7 @@ pub extern "C" fn cuEventSynchronize(event: Handle) -> Result {
     })
 }
 
-/// 10 microseconds for each launch between the events.
+/// Returns 10 microseconds for each launch between the events.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime(millis: *mut f32, from: Handle, to: Handle) -> Result {
     call(|state| {
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn cuEventElapsedTime(millis: *mut f32, from: Handle, to: 
 pub unsafe extern "C" fn cuMemsetD8Async(target: u64, value: u8, bytes: usize, _: Handle) -> Result {
     call(|state| {
         state.counts.fills += 1;
-        // Large memory stays untouched: it is zero, and so is what it is filled with.
+        // Large memory is not touched: it is zero, and so is the value it is filled with.
         if value != 0 {
             unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(target as usize), value, bytes) };
         }

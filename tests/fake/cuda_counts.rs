@@ -1,4 +1,4 @@
-//! Counts of `cuda.rs`, as the library and the tests that load it declare them.
+//! Counts of `cuda.rs`, declared both in the library and in the tests that load it.
 
 /// Counts of driver calls since the library was loaded.
 #[derive(Clone, Copy, Debug)]
@@ -11,22 +11,22 @@ pub(crate) struct Counts {
     pub(crate) unordered: u64,
     pub(crate) uploads: u64,
     pub(crate) uploaded_bytes: u64,
-    /// Copies to the host, for which it waits.
+    /// Copies to the host, for which the host waits.
     pub(crate) reads: u64,
-    /// Copies to the host, for which it does not.
+    /// Copies to the host, for which the host does not wait.
     pub(crate) later_reads: u64,
-    /// Waits for the stream, or for an event that no launch follows.
+    /// Waits for the stream, or for an event without a later launch.
     pub(crate) waits: u64,
     pub(crate) fills: u64,
     pub(crate) allocations: u64,
     pub(crate) maps: u64,
     pub(crate) contexts: u64,
     pub(crate) modules: u64,
-    /// Calls in all.
+    /// Total number of calls.
     pub(crate) calls: u64,
-    /// Nanoseconds between the end of a call and the start of the next, where that is a launch; without long ones.
+    /// Nanoseconds between the end of a call and the start of the next one if it is a launch; without long pauses.
     pub(crate) between: u64,
-    /// Those: draws of data, checkpoints, and other programs on the core.
+    /// Long pauses: drawing of data, checkpoints, and other programs on the core.
     pub(crate) long: u64,
 }
 

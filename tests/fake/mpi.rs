@@ -1,7 +1,7 @@
-//! An MPI library with MPICH's ABI in which the other of two ranks is a mirror: this rank receives what it sends. Compiled by
-//! tests (`rustc --crate-type cdylib`).
+//! An MPI library with MPICH's ABI in which the second of two ranks is a mirror: this rank receives the messages that it
+//! sends. Compiled by tests (`rustc --crate-type cdylib`).
 //!
-//! `MIRROR_BLOCKS=NAME:N` lets the N-th call of a function never return, as a library does that waits for a stopped process.
+//! With `MIRROR_BLOCKS=NAME:N` the N-th call of a function never returns, as in a library that waits for a stopped process.
 
 use std::{
     ffi::{c_int, c_void},
@@ -13,13 +13,13 @@ use std::{
     thread,
 };
 
-/// What was sent and not yet received, and where messages are expected: address, length and request.
+/// Messages that were sent and not yet received, and expected messages: address, length and request.
 static STATE: Mutex<(Vec<Vec<u8>>, Vec<(usize, usize, c_int)>)> = Mutex::new((Vec::new(), Vec::new()));
 
 /// Request of a message that is sent.
 const SENT: c_int = 1;
 
-/// A rank has at most a few messages under way, so numbers may repeat.
+/// A rank has only a few messages in transit, so numbers may repeat.
 static REQUESTS: AtomicUsize = AtomicUsize::new(2);
 
 fn called(name: &str, calls: &AtomicUsize) {
@@ -102,7 +102,7 @@ extern "C" fn MPI_Test(request: *mut c_int, done: *mut c_int, _: *mut c_void) ->
         }
         let ((address, count, _), message) = (expected.remove(0), sent.remove(0));
         assert_eq!(message.len(), count);
-        // SAFETY: the caller leaves the buffer of `count` bytes alone until this call says that it is done.
+        // SAFETY: the caller does not access the buffer of `count` bytes until this call reports completion.
         unsafe { slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), count) }
             .copy_from_slice(&message);
     }

@@ -1,14 +1,14 @@
-//! Library with NCCL's interface for simulated GPUs; messages are files of a folder. Not part of the workspace: tests compile
+//! Library with NCCL's interface for simulated GPUs; messages are files in a folder. Not part of the workspace: tests compile
 //! it with `rustc --crate-type cdylib` and the folder in the variable `FAKE_NCCL_FOLDER`.
 //!
-//! The stream of a simulated GPU is the address of an `AtomicU64` that counts the work on it, and its memory is the host's. As
-//! in NCCL, the work of a group is done after `ncclGroupEnd` has returned, by another thread.
+//! The stream of a simulated GPU is the address of an `AtomicU64` that counts its pending work, and its memory is the host's.
+//! As in NCCL, the work of a group is done by another thread after `ncclGroupEnd` has returned.
 //!
-//! Names of the folder:
+//! Files in the folder:
 //!
 //! | file | content |
 //! |---|---|
-//! | `fault` | a fault, below; none if there is no such file |
+//! | `fault` | a fault from the table below; none if the file is missing |
 //! | `same_id` | if it exists, all unique ids are equal, as with `NCCL_COMM_ID` |
 //! | `calls` | a line for each rank that is initialized, destroyed or aborted, and for each call that breaks a rule |
 //! | `ID.FROM.TO.N` | message N of a rank to another |
@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `version V` | version V, in NCCL's encoding |
 //! | `refuse R NAME` | the call NAME of rank R fails |
-//! | `silent R N` | rank R sends and receives nothing from its group N on |
+//! | `silent R N` | rank R sends and receives nothing, starting with its group N |
 //! | `error R N` | group N of rank R ends in an asynchronous error |
 //! | `stuck R N` | the end of group N of rank R waits for the abort |
 //! | `corrupt R N` | group N of rank R is received with a wrong byte |
@@ -47,10 +47,10 @@ const SYSTEM: c_int = 2;
 const ARGUMENT: c_int = 4;
 const USAGE: c_int = 5;
 const REMOTE: c_int = 6;
-/// Pause between two looks for a file or an abort, and before the work of a group.
+/// Pause between two checks for a file or an abort, and before the work of a group.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Tells the program that simulated GPUs may use this library.
+/// Marks the library as usable by simulated GPUs.
 #[unsafe(no_mangle)]
 pub static albert_simulated_gpu: u8 = 1;
 
@@ -64,12 +64,12 @@ struct Rank {
     rank: usize,
     size: usize,
     groups: AtomicU64,
-    /// Messages to and from each rank.
+    /// Number of messages to and from each rank.
     sent: Mutex<Vec<u64>>,
     received: Mutex<Vec<u64>>,
     error: AtomicI32,
     aborted: AtomicBool,
-    /// Groups that are not done.
+    /// Number of groups that are not done.
     running: AtomicU64,
 }
 
@@ -83,7 +83,7 @@ struct Operation {
     stream: usize,
 }
 
-/// Communicators by their handles, which are numbers.
+/// Communicators by handle, which is a number.
 static RANKS: Mutex<Vec<(usize, Arc<Rank>)>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -100,7 +100,7 @@ fn log(line: &str) {
     file.write_all(format!("{line}\n").as_bytes()).expect("the folder is writable");
 }
 
-/// A call that breaks a rule.
+/// Logs a call that breaks a rule.
 fn misuse(line: &str) -> c_int {
     log(&format!("misuse: {line}"));
     USAGE
@@ -111,7 +111,7 @@ fn fault() -> Vec<String> {
 }
 
 impl Rank {
-    /// True if the fault `name` is this rank's, for group `group`.
+    /// True if the fault `name` applies to this rank and group `group`.
     fn has(&self, name: &str, group: u64, later: bool) -> bool {
         let fault = fault();
         let number = |i: usize| fault.get(i).and_then(|word| word.parse::<u64>().ok());
@@ -145,7 +145,7 @@ fn rank_of(comm: *mut c_void) -> Option<Arc<Rank>> {
 /// # Safety
 /// `place` is null or points to a value.
 unsafe fn put<T>(place: *mut T, value: T) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { place.as_mut() } {
         Some(place) => *place = value,
         None => return ARGUMENT,
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
     let fault = fault();
     let found =
         if fault.first().is_some_and(|word| word == "version") { fault[1].parse().expect("a number") } else { 22_703 };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { put(version, found) }
 }
 
@@ -189,7 +189,7 @@ pub extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
 /// `id` is null or points to an id.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let Some(id) = (unsafe { id.as_mut() }) else { return ARGUMENT };
     let text = match std::env::var("NCCL_COMM_ID") {
         Ok(address) => address.replace([':', '/', '.'], "-"),
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn ncclCommInitRank(comm: *mut *mut c_void, size: c_int, i
     log(&format!("init {rank} of {size}"));
     let handle = NEXT.fetch_add(1, Ordering::SeqCst) as usize * 64;
     locked(&RANKS).push((handle, Arc::new(own)));
-    // SAFETY: the caller's promise. The handle is a number, which is never followed.
+    // SAFETY: guaranteed by the caller. The handle is a number, which is never dereferenced.
     unsafe { put(comm, std::ptr::without_provenance_mut(handle)) }
 }
 
@@ -282,14 +282,14 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
     let group = rank.groups.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the stream of a simulated GPU is the address of a counter that lives as long as the GPU.
     let work: &'static AtomicU64 = unsafe { &*with_exposed_provenance(first.stream) };
-    // Not `running`, which falls after the stream has become idle.
+    // Not `running`, which is decremented after the stream has become idle.
     if work.load(Ordering::SeqCst) != 0 {
         return misuse("a group before the one before is done");
     }
     while rank.has("stuck", group, false) && !rank.is_aborted() {
         thread::sleep(PAUSE);
     }
-    // Before the abort looks for groups that run, or not at all.
+    // Before the abort checks for running groups, or not at all.
     rank.running.fetch_add(1, Ordering::SeqCst);
     if rank.is_aborted() {
         rank.running.fetch_sub(1, Ordering::SeqCst);
@@ -303,7 +303,7 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
         }
         if rank.has("error", group, false) {
             rank.error.store(REMOTE, Ordering::SeqCst);
-            // The GPU does not come to an end.
+            // The GPU never finishes.
             while !rank.is_aborted() {
                 thread::sleep(PAUSE);
             }
@@ -328,10 +328,10 @@ fn perform(Operation { rank, is_send, address, bytes, peer, .. }: &Operation, gr
         counts[*peer]
     };
     if *is_send {
-        // SAFETY: the program keeps the bytes as they are until the stream is idle.
+        // SAFETY: the program does not change the bytes until the stream is idle.
         let content = unsafe { slice::from_raw_parts(with_exposed_provenance::<u8>(*address), *bytes) };
         let target = rank.message(rank.rank, *peer, next(&rank.sent));
-        // This rank sends a rank one message at a time.
+        // This rank sends one message at a time to a rank.
         let part = target.with_extension("part");
         fs::write(&part, content).and_then(|()| fs::rename(&part, &target)).expect("the folder is writable");
         return;
@@ -362,7 +362,7 @@ fn perform(Operation { rank, is_send, address, bytes, peer, .. }: &Operation, gr
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut c_void, state: *mut c_int) -> c_int {
     let Some(rank) = rank_of(comm) else { return misuse("ncclCommGetAsyncError without a communicator") };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { put(state, rank.error.load(Ordering::SeqCst)) }
 }
 

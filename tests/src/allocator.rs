@@ -37,32 +37,32 @@ fn note(size: usize) {
     PEAK.fetch_max(LIVE.fetch_add(size, SeqCst) + size, SeqCst);
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(ptr, layout) }
     }
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         note(new_size);
         LIVE.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }
 
-/// Number of large allocations during `work`, and the largest in bytes. One call at a time in a process.
+/// Number of large allocations during `work`, and the largest in bytes. Only one call at a time per process.
 pub fn large_requests(work: impl FnOnce()) -> (usize, usize) {
     arm();
     work();
@@ -84,7 +84,7 @@ pub fn arm_from(least: usize) {
     ARMED.store(true, SeqCst);
 }
 
-/// Stops counting; returns the number of counted allocations since then, and the largest in bytes.
+/// Stops counting; returns the number of counted allocations since `arm`, and the largest in bytes.
 pub fn disarm() -> (usize, usize) {
     ARMED.store(false, SeqCst);
     (COUNT.load(SeqCst), LARGEST.load(SeqCst))

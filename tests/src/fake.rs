@@ -1,12 +1,12 @@
-//! Shared libraries that stand for others, in `tests/fake`.
+//! Fake shared libraries, in `tests/fake`.
 
 use std::{path::Path, process::Command};
 
-/// Compiles the source `tests/fake/NAME` to `library`, with more flags and variables that it reads while it is compiled. False, with a line that
-/// says so, if there is no compiler.
+/// Compiles the source `tests/fake/NAME` to `library`, with additional flags and compile-time variables. Prints a line and returns
+/// false if there is no compiler.
 ///
 /// # Panics
-/// If the source cannot be compiled.
+/// The source cannot be compiled.
 pub fn compile(name: &str, library: &Path, flags: &[&str], environment: &[(&str, &Path)]) -> bool {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fake").join(name);
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());

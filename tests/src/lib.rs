@@ -1,7 +1,7 @@
-//! Support shared by the cross-crate tests: a counting allocator, the program under test, and readers of foreign bytes.
+//! Support shared by the cross-crate tests: a counting allocator, the program under test, and readers of untrusted bytes.
 
-// The program is no library, so its module is compiled here, too, through a link, which a package follows; the writer is not
-// called.
+// The program has no library, so its module is also compiled here, through a link, which a package resolves; the writer is
+// not used.
 #[allow(dead_code)]
 mod npy;
 

@@ -1,4 +1,4 @@
-//! Seeded mutation of valid files: case n depends on n alone.
+//! Seeded mutation of valid files: case n depends only on n.
 
 use engine::philox::philox4x32;
 use std::ops::Range;
@@ -39,10 +39,10 @@ impl Dice {
     }
 }
 
-/// Critical values of lengths and counts.
+/// Critical values for lengths and counts.
 pub const NUMBERS: [u64; 14] = [0, 1, 2, 3, 8, 127, 255, 4096, 1 << 31, 1 << 32, 1 << 53, 1 << 61, 1 << 63, u64::MAX];
 
-/// Changes raw bytes: flips, numbers, cuts, repetitions.
+/// Changes raw bytes: flips, numbers, truncation, repetitions.
 pub fn mutate_bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
     for _ in 0..1 + dice.below(4) {
         let at = dice.below(bytes.len());
@@ -69,7 +69,7 @@ pub fn mutate_bytes(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Place of a number in `text`, from one of its digits on.
+/// Position of a number in `text`, starting at one of its digits.
 fn some_number(dice: &mut Dice, text: &str) -> Option<Range<usize>> {
     let digits: Vec<usize> = text.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at).collect();
     let at = *digits.get(dice.below(digits.len()))?;

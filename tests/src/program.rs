@@ -1,4 +1,4 @@
-//! Runs the program `albert`: arguments in; exit code, standard output and standard error out.
+//! Runs the program `albert` with arguments, and captures exit code, standard output and standard error.
 
 use std::{
     ffi::OsStr,
@@ -10,7 +10,7 @@ use std::{
 
 /// Path of the program, built in the profile and the target folder of the calling test.
 ///
-/// Tests of another crate have no `CARGO_BIN_EXE_albert`, and `cargo test -p albert-tests` alone does not build the program;
+/// Tests of another crate have no `CARGO_BIN_EXE_albert`, and `cargo test -p albert-tests` alone does not build the program,
 /// so this runs cargo once per process, which does nothing if the program is up to date.
 ///
 /// # Panics
@@ -28,7 +28,7 @@ pub fn program() -> &'static Path {
         };
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
         let built = Command::new(cargo)
-            // With --workspace, as the tests are built: the program alone would enable other features of its dependencies.
+            // With --workspace, like the tests: a build of the program alone would enable other features of its dependencies.
             .args(["build", "--quiet", "--workspace", "--bin", "albert", "--profile", profile, "--target-dir"])
             .arg(target)
             .arg("--manifest-path")
@@ -47,7 +47,7 @@ pub fn albert<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     command
 }
 
-/// Words of a command line; those between single quotes may have spaces.
+/// Words of a command line; those in single quotes may contain spaces.
 pub fn words(line: &str) -> Vec<&str> {
     let parts = line.split('\'').enumerate();
     parts.flat_map(|(at, part)| if at % 2 == 1 { vec![part] } else { part.split_whitespace().collect() }).collect()
@@ -115,7 +115,7 @@ impl Finished {
         self.says(parts)
     }
 
-    /// Asserts another exit code than 0: launchers have their own.
+    /// Asserts an exit code other than 0: launchers have their own codes.
     ///
     /// # Panics
     /// With the output of the program.

@@ -23,7 +23,7 @@ pub struct World {
     folder: TempDir,
 }
 
-/// `documents` documents of short sentences in which later words follow from earlier ones.
+/// `documents` documents of short sentences whose later words follow from earlier ones.
 pub fn corpus(documents: u32) -> String {
     const SUBJECTS: [&str; 8] =
         ["the river", "a farmer", "the old ship", "my sister", "the king", "a bird", "rain", "night"];
@@ -46,7 +46,7 @@ pub fn corpus(documents: u32) -> String {
     text
 }
 
-/// Recipe of a tiny model, with milliseconds per step, and different intervals of checkpoints, evaluations and records.
+/// Recipe of a tiny model, with steps of milliseconds, and different intervals of checkpoints, evaluations and records.
 pub const RECIPE: &str = r#"seed = 7
 optimizer = { kind = "lamb", learning_rate = 0.01 }
 schedule = { kind = "smooth", steps = 40, warmup_steps = 4 }
@@ -71,7 +71,7 @@ impl World {
     /// If the program fails.
     pub fn new() -> Self {
         let world = Self::of_text(&corpus(150));
-        // The shards name their source by its whole path.
+        // The shards store the whole path of their source.
         let [text, tokenizer, data] = ["text.txt", "tokenizer.json", "data"].map(|name| world.text_path(name));
         run(&format!("tokenizer train {text} --vocab-size 200 -o {tokenizer}")).succeeds();
         run(&format!("data build {text} --tokenizer {tokenizer} -o {data}")).succeeds();
@@ -89,7 +89,7 @@ impl World {
         world
     }
 
-    /// Writes the file `name`, in new folders if need be.
+    /// Writes the file `name`, in new folders if necessary.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -116,17 +116,17 @@ impl World {
         finish_with_input(&mut self.albert(line), input)
     }
 
-    /// Pre-trains as [`pretrain`](Self::pretrain) says.
+    /// Runs pre-training with the arguments of [`pretrain`](Self::pretrain).
     pub fn run_pretrain(&self, run: &str, more: &[&str]) -> Finished {
         finish(&mut albert(&self.pretrain(run, more)))
     }
 
-    /// `name` in the folder.
+    /// Path of `name` in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// `name` in the folder, as an argument.
+    /// Path of `name` in the folder, as an argument.
     pub fn text_path(&self, name: &str) -> String {
         self.path(name).to_str().expect("temporary folders have UTF-8 names").to_owned()
     }
@@ -139,8 +139,8 @@ impl World {
         fixed.iter().chain(more).map(|&argument| argument.to_owned()).collect()
     }
 
-    /// Inputs with a pre-trained model in `run`, one fine-tuned to classify in `tuned`, one to answer questions in `finder`,
-    /// their examples in `task` and `questions`, and `ids.jsonl`, a line for `forward`.
+    /// Inputs with a pre-trained model in `run`, one fine-tuned for classification in `tuned` and one for answering
+    /// questions in `finder`, their examples in `task` and `questions`, and `ids.jsonl`, a line for `forward`.
     ///
     /// # Panics
     /// If the program fails.
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Plan of an ablation of the tiny model: rows `all` and `none` (sharing), pre-trained for `steps` steps and fine-tuned
-    /// on the folder `task` for 2. `seeds` and `run` are TOML: a list, and settings of `[base.run]`.
+    /// on the folder `task` for 2. `seeds` is a TOML list, and `run` contains TOML settings of `[base.run]`.
     pub fn plan(&self, seeds: &str, steps: u64, run: &str) -> String {
         let [data, tokenizer, task] = ["data", "tokenizer.json", "task"].map(|name| self.text_path(name));
         format!(
@@ -204,8 +204,8 @@ impl Default for World {
     }
 }
 
-/// Saves a model without heads, with random weights and the golden SentencePiece model, to `folder`. `config` takes the
-/// number of pieces.
+/// Saves a model without heads, with random weights and the golden SentencePiece model, to `folder`. The argument of
+/// `config` is the number of pieces.
 ///
 /// # Panics
 /// If the model cannot be built or saved.
@@ -219,7 +219,7 @@ pub fn random_model(folder: &Path, config: impl FnOnce(usize) -> AlbertConfig) {
     fs::copy(spiece, folder.join("spiece.model")).expect("the folder is writable");
 }
 
-/// Bytes of every file below `path` by its name from there; a single file is its own listing.
+/// Contents of every file below `path` by relative name; a single file is its own listing.
 ///
 /// # Panics
 /// If a file cannot be read.
@@ -236,7 +236,7 @@ pub fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Copies a folder and those below it.
+/// Copies a folder with its subfolders.
 ///
 /// # Panics
 /// If it cannot be copied.
@@ -249,8 +249,8 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Reproducible outputs of a run by name: bytes of the models, tensors of the last checkpoint, and the metrics without
-/// timings.
+/// Reproducible outputs of a run by name: contents of the models, tensors of the last checkpoint, and the metrics
+/// without timings.
 ///
 /// # Panics
 /// If a file is missing or unreadable.
@@ -260,10 +260,10 @@ pub fn lasting(run: &Path) -> BTreeMap<String, Vec<u8>> {
         let bytes = fs::read(run.join(name)).unwrap_or_else(|error| panic!("{}/{name}: {error}", run.display()));
         out.insert(name.to_owned(), bytes);
     }
-    // Stops on the way leave checkpoints at other steps before it.
+    // Stops during the run leave checkpoints at other steps before it.
     if let Some(path) = checkpoints(run).last() {
         let bytes = fs::read(path).expect("it was just listed");
-        // Length of the header, header (which holds the seconds of the run), tensors.
+        // Length of the header, header (which contains the seconds of the run), tensors.
         let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
         let name = path.file_name().expect("it has a name").to_string_lossy().into_owned();
         out.insert(format!("tensors of {name}"), bytes[8 + header..].to_vec());
@@ -280,7 +280,7 @@ pub fn lasting(run: &Path) -> BTreeMap<String, Vec<u8>> {
     out
 }
 
-/// The checkpoints of a run, oldest first.
+/// Checkpoints of a run, oldest first.
 ///
 /// # Panics
 /// If the folder cannot be read.
@@ -292,7 +292,7 @@ pub fn checkpoints(run: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Asserts that both runs left the same bytes, naming the first file or line that differs.
+/// Asserts that both runs produced the same bytes, naming the first file or line that differs.
 ///
 /// # Panics
 /// If they did not.

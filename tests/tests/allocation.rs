@@ -1,8 +1,8 @@
-//! Memory of a training step: after the first step no thread makes a large heap allocation, and the memory that is printed
-//! before the first step is what the run uses.
+//! Memory of a training step: after the first step no thread makes a large heap allocation, and the memory use printed
+//! before the first step is the actual use.
 //!
-//! Measured: peak of live heap bytes, arena included, from before the model is built to the last step, over those live
-//! before. Mapped files (the shards) and stacks are not included. Predicted: `MemoryPlan::total`.
+//! Measured: increase of the peak of live heap bytes, including the arena, from before the model is built to the last
+//! step. Mapped files (the shards) and stacks are not included. Predicted: `MemoryPlan::total`.
 
 use std::{panic::resume_unwind, path::Path, sync::atomic::AtomicBool, thread};
 
@@ -22,7 +22,7 @@ static ALLOCATOR: Counting = Counting;
 
 const STEPS: u64 = 6;
 
-/// Counts from the end of the first step to the end of the last.
+/// Counts between the end of the first step and the end of the last.
 #[derive(Default)]
 struct Measure {
     plan: MemoryPlan,
@@ -48,12 +48,12 @@ impl Observer<Pretraining> for Measure {
     }
 }
 
-/// Wide enough that other memory of a run (names, tables, a log) is small compared with tensors.
+/// Wide enough that all other memory of a run (names, tables, a log) is small compared with tensors.
 const MODEL: &str = "model.hidden_size=128 model.embedding_size=64 model.num_attention_heads=4 data.batch.max_tokens=2048 \
                      data.batch.max_sequences=64 data.batch.sequences_per_step=64 evaluation.interval=0 \
                      run.checkpoint_interval=0 run.log_interval=1000";
 
-/// Runs a variant on `threads` of its own, which `kept` keeps alive: an ending thread frees its memory at an unknown time.
+/// Runs a variant on `threads` new threads, which `kept` keeps alive: an ending thread frees its memory at an unknown time.
 fn measure(world: &World, folder: &Path, threads: usize, variant: &str, kept: &mut Vec<Device>) -> (Measure, usize) {
     let settings = format!("{MODEL} schedule.steps={STEPS} {variant}");
     let settings: Vec<&str> = settings.split_whitespace().collect();
@@ -88,7 +88,7 @@ fn a_warm_step_asks_for_nothing_large_and_the_plan_is_what_a_run_takes() {
     .enumerate()
     {
         let folder = world.path(&format!("run-{i}"));
-        // The caller is one of the threads and keeps its scratch, so each run has its own caller.
+        // The caller is one of the threads and keeps its scratch memory, so each run has a new caller.
         let run = || measure(&world, &folder, threads, variant, &mut kept);
         let joined = thread::scope(|scope| scope.spawn(run).join());
         let (measured, before) = joined.unwrap_or_else(|panic| resume_unwind(panic));

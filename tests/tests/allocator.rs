@@ -1,4 +1,4 @@
-//! The counting allocator: it must not miss allocations, or the tests that use it would prove nothing.
+//! The counting allocator, which must not miss allocations: otherwise the tests that use it would prove nothing.
 
 use albert_tests::allocator::{Counting, large_requests};
 use std::hint::black_box;

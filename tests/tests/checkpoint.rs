@@ -73,7 +73,7 @@ fn message(path: &Path, heads: Heads) -> String {
     load_with(path, heads, &[]).map(|_| ()).expect_err("it must not load").to_string()
 }
 
-/// Asserts that the golden folder `name` is refused after `harm`, with an error of all `parts`.
+/// Asserts that the golden folder `name` is rejected after `harm`, with an error that contains all `parts`.
 #[track_caller]
 fn refused(name: &str, heads: Heads, parts: &[&str], harm: impl FnOnce(&Path)) {
     let folder = scratch(name);
@@ -90,7 +90,7 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Copy of a golden folder to damage.
+/// Copy of a golden folder that may be damaged.
 fn scratch(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     copy(&golden(name), folder.path());
@@ -147,7 +147,7 @@ fn every_class_of_transformers_loads_whole_and_comes_back_bit_for_bit_under_the_
             names
         };
         if !class.ends_with("-Model") {
-            // The bias of the MLM head under both of its names: with one of them transformers 4.46 loses it.
+            // The bias of the MLM head under both of its names: with only one of them transformers 4.46 loses it.
             let mut written = names(folder.path());
             written.retain(|name| !name.ends_with("predictions.decoder.bias"));
             assert_eq!(written, names(&golden(&class)), "{class}");
@@ -249,7 +249,7 @@ fn convert_leaves_nothing_half_written() {
     let error = convert(from.path(), &to, options).unwrap_err().to_string();
     assert!(error.contains("holds 100000, and f16 ends at 65504"), "{error}");
     assert!(names().is_empty(), "{:?}", names());
-    // A leftover of a killed conversion is replaced, a folder in use is an error.
+    // The leftover of a killed conversion is replaced; a folder in use is an error.
     fs::create_dir(target.path().join(".model.partial")).unwrap();
     fs::write(target.path().join(".model.partial/rest"), "x").unwrap();
     convert(from.path(), &to, ConvertOptions::default()).unwrap();

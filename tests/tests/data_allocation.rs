@@ -1,5 +1,5 @@
-//! Warm batches are filled without a heap allocation of 4 KiB or more, with and without a prefetching thread, across ends
-//! of epochs.
+//! Warm batches are filled without a heap allocation of 4 KiB or more, with and without a prefetching thread, even across
+//! ends of epochs.
 
 use std::fmt::Write;
 use std::sync::Arc;

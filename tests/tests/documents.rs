@@ -1,4 +1,4 @@
-//! Files of the project that crates cannot test, because they are outside of them.
+//! Tests of project files that crates cannot include, because they are outside of them.
 
 use albert::pretrain::PretrainRecipe;
 use albert_tasks::ablate::{Plan, Variant};
@@ -10,7 +10,7 @@ fn the_readme_shows_the_recorded_losses() {
         recorded.lines().find_map(|line| line.strip_prefix("pre-training f32: loss ")).expect("they are recorded");
     let mut shown = 0;
     for (step, loss) in (1..).zip(losses.split(' ')).filter(|&(step, _)| step == 1 || step % 10 == 0) {
-        // As `albert doctor --verify` prints it.
+        // In the format of `albert doctor --verify`.
         let line = format!("                  step {step:>2}  {loss}\n");
         assert!(readme.contains(&line), "{line} is expected in README.md");
         shown += 1;
@@ -44,7 +44,7 @@ fn the_plans_that_come_with_the_project_can_be_run() {
 #[test]
 fn the_engine_page_lists_every_operation_and_shows_the_tested_manifest() {
     let page = include_str!("../../docs/engine.md");
-    // Below another workspace its manifest says that it is its own.
+    // Inside another workspace, its manifest needs a `[workspace]` section.
     let manifest = include_str!("../outside/Cargo.toml").strip_suffix("\n[workspace]\n").expect("it ends so");
     let manifest = manifest.replace("../../engine", "PATH/engine");
     assert!(page.contains(&format!("```toml\n{manifest}```")), "docs/engine.md shows another Cargo.toml");

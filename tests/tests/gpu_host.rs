@@ -1,10 +1,10 @@
-//! The host's part of a training step and of inference on a GPU, measured with a driver that does nothing (`tests/fake/cuda.rs`): driver calls
-//! and heap allocations of a step, and our own time between launches. `cargo test --release -p albert-tests --test gpu_host
-//! -- --nocapture` prints them.
+//! The host's part of a training step and of inference on a GPU, measured with a driver that does nothing (`tests/fake/cuda.rs`):
+//! driver calls and heap allocations of a step, and the program's time between launches. `cargo test --release -p albert-tests --test
+//! gpu_host -- --nocapture` prints them.
 //!
-//! Steady state: the steps after the first four, which build most kernels and fill the free lists of memory, without the last, which
-//! the end of the run waits for. Batches are ragged, so counts differ from step to step, and limits are on the mean. Limits are
-//! what was reached.
+//! Steady state: the steps after the first four, which build the kernels and fill the free lists of memory, without the last, for
+//! which the end of the run waits. Batches are ragged, so counts differ between steps, and limits are on the mean. Limits are the
+//! measured values.
 #![allow(unsafe_code)]
 
 use albert::{
@@ -35,7 +35,7 @@ use counts::Counts;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The loaded library; it stays for as long as the process.
+/// The loaded library, which remains loaded for the lifetime of the process.
 struct Fake(extern "C" fn() -> Counts);
 
 impl Fake {
@@ -82,7 +82,7 @@ impl Observer<Pretraining> for Watch<'_> {
     }
 }
 
-/// Most that a step does.
+/// Maximum counts of a step.
 #[derive(Clone, Copy)]
 struct Limits {
     launches: f64,
@@ -91,7 +91,7 @@ struct Limits {
     waits: f64,
     maps: f64,
     allocations: f64,
-    /// Microseconds of our own before a launch.
+    /// Microseconds that the program spends before a launch.
     between: f64,
 }
 
@@ -156,7 +156,7 @@ fn measure(world: &World, fake: &Fake, (sequences, length): (usize, usize), most
     .collect()
 }
 
-/// What is read later is what was uploaded, through more slots than there are at once, of many sizes, and past the largest.
+/// Data read later equals the uploaded data: through more slots than exist at a time, of many sizes, and beyond the largest.
 fn copies_are_whole() {
     let device = Device::named("cuda", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
     let params = ParamBuilder::new().build(device.processor(), 0).unwrap();
@@ -176,8 +176,8 @@ fn copies_are_whole() {
     }
 }
 
-/// An evaluation on held-out text, its model loaded first: waits are those of loading and of the last batch, for 2 batches and for
-/// 73.
+/// An evaluation on held-out text, including the loading of its model: waits are those of loading and of the last batch, for 2
+/// batches and for 73.
 fn measure_held_out(
     fake: &Fake,
     (folder, recipe): (&Path, &PretrainRecipe),
@@ -194,8 +194,8 @@ fn measure_held_out(
         .then(|| format!("held-out text: {reads} reads and {waits} waits; expected at most 0 and 9"))
 }
 
-/// Counts of batches of inference from `before` on, of which the last `end` ones are waited for: one upload and one read without
-/// a wait for each, and no memory of the driver.
+/// Checks the counts of inference batches since `before`; the host waits for the last `end` ones. Each has one upload and one
+/// read without a wait, and no memory allocation by the driver.
 fn check_batches(what: &str, before: Counts, after: Counts, end: u64) -> Option<String> {
     let [uploads, later_reads, reads, waits, allocations, launches] = [
         after.uploads - before.uploads,
@@ -216,7 +216,7 @@ fn check_batches(what: &str, before: Counts, after: Counts, end: u64) -> Option<
     })
 }
 
-/// Inference with the model of base that was trained first: batches of a stream, and of an evaluation.
+/// Inference with the model of base trained first: batches of a stream, and of an evaluation.
 fn measure_inference(world: &World, fake: &Fake) -> Vec<String> {
     let device = || Device::named("cuda", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
     let model = world.path("run-1x512");

@@ -1,8 +1,8 @@
-//! Files built to be expensive: every reader of foreign bytes stays within `engine::io::limits`, and its time is linear in the
-//! size of the file.
+//! Files built to be expensive: every reader of untrusted bytes stays within `engine::io::limits`, and its time is linear in
+//! the size of the file.
 //!
-//! Each case is built at two sizes; it may be accepted or rejected within the memory bound, and an error is one line. All examples
-//! of a task's file are kept in memory.
+//! Each case is built at two sizes; it may be accepted or rejected within the memory bound, and an error has one line. All
+//! examples of a task's file are kept in memory.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -28,7 +28,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 const SPECIAL: [&str; 5] = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"];
 
-/// Reads the file of `make(n)` for a small n and a large one; returns the error of the large one, if any.
+/// Reads the file of `make(n)` for a small and a large n; returns the error for the large one, if any.
 fn check<T, E: Display>(
     what: &str,
     n: usize,
@@ -48,7 +48,7 @@ fn check<T, E: Display>(
         println!("{what}: {} bytes, {used} of memory, {time:.2?}: {shown}", bytes.len());
         let bound = limits::memory_for(bytes.len());
         assert!(used <= bound, "{what}: {used} bytes of memory for a file of {}", bytes.len());
-        // On a loaded machine without optimization: 10 s per MiB is far from quadratic.
+        // For a loaded machine without optimization: 10 s per MiB is far from quadratic.
         let most = Duration::from_secs(10 + 10 * (bytes.len() as u64 >> 20));
         assert!(time < most, "{what}: {time:.2?} for {} bytes", bytes.len());
         assert!(!shown.contains('\n'), "{what}: {shown}");
@@ -79,7 +79,7 @@ fn json(bytes: &[u8]) -> Result<Tokenizer, String> {
     Tokenizer::from_json(text, Path::new("t.json")).map_err(|error| error.to_string())
 }
 
-/// A `tokenizer.json` around a model.
+/// A `tokenizer.json` for a model.
 fn foreign(model: &str) -> Vec<u8> {
     format!("{{\"version\": \"1.0\", \"added_tokens\": [], \"model\": {model}}}").into_bytes()
 }
@@ -150,7 +150,7 @@ fn spiece_model() {
     check("symbols", 1 << 17, |n| pieces(n, 4), read);
     check("unknown fields", 1 << 20, |n| [special(), [0x50, 0].repeat(n)].concat(), read);
     check("empty pieces", 1 << 20, |n| [0x0a, 0].repeat(n), read);
-    // Prefixes of one long number, each with a comma: the rule for digits and commas splits each.
+    // Prefixes of one long number, each with a comma: the digit-comma rule splits each.
     let digits = |n: usize| {
         let text = |at: usize| format!("{},", "1".repeat(1 + at % 120));
         [special(), (0..n.min(120)).flat_map(|at| piece(&text(at), 1)).collect()].concat()
@@ -292,7 +292,7 @@ fn choices(path: &Path) -> Result<usize, TaskError> {
     count(read_choices(path, Purpose::Training)?)
 }
 
-/// Name, start, a part that is repeated (with its number for @), end, reader, true if accepted.
+/// Name, start, repeated part (with its number for @), end, reader, true if accepted.
 type File<'a> = (&'a str, &'a str, &'a str, &'a str, Read, bool);
 
 fn check_examples(files: &[File<'_>]) {

@@ -1,13 +1,13 @@
-//! Hot code outside `kernels` has the vector instructions: in a disassembled program, no kernel (a function that
+//! Hot code outside `kernels` uses vector instructions: in a disassembled program, no kernel (a function that
 //! `Isa::run` enters) calls generic code of the standard library or a closure. Such a call is compiled without the
-//! instructions, and takes its vectors through memory.
+//! instructions and passes its vectors through memory.
 //!
-//! `MACHINE_CODE_OF` names the program:
+//! `MACHINE_CODE_OF` is the path of the program:
 //! `MACHINE_CODE_OF=$PWD/target/release/albert cargo test --release --workspace --test machine_code`.
 
 use std::{collections::BTreeMap, ffi::OsStr, process::Command};
 
-/// Calls of kernels that are generic code, by name of the callee.
+/// Calls of generic code in kernels, by name of the callee.
 fn hot_calls(listing: &str) -> (usize, BTreeMap<&str, usize>) {
     let generic = ["core::iter::", "core::array::", "core::ops::function::", "{{closure}}", "{closure#"];
     let (mut kernels, mut in_kernel, mut calls) = (0, false, BTreeMap::new());
@@ -17,7 +17,7 @@ fn hot_calls(listing: &str) -> (usize, BTreeMap<&str, usize>) {
             kernels += usize::from(in_kernel);
         } else if in_kernel && let Some((_, call)) = line.split_once("\tcall ") {
             let callee = call.split_once('<').map_or("", |(_, name)| name);
-            // Closures of `kernels` itself run once a row or a tile; its loops have a test of their own.
+            // Closures of `kernels` itself run once per row or tile; its loops have a separate test.
             if !callee.starts_with("kernels::") && generic.iter().any(|part| callee.contains(part)) {
                 *calls.entry(callee).or_insert(0) += 1;
             }
@@ -45,7 +45,7 @@ fn kernels_of_every_crate_keep_their_instructions() {
     println!("{kernels} kernels call no generic code");
 }
 
-/// Shares of the peak by CPU time of some rungs for C `[m, n]` and k terms.
+/// CPU-time shares of the peak for some rungs, with C `[m, n]` and k terms.
 fn ladder(program: &OsStr, isa: &str, rungs: &str, [m, n, k]: [&str; 3]) -> Option<Vec<f64>> {
     let arguments = ["bench", "gemm", "--rung", rungs, "--m", m, "--n", n, "--k", k, "--isa", isa];
     let shortly = ["--threads", "1", "--seconds", "0", "--json"];
@@ -66,7 +66,7 @@ fn each_rung_of_the_ladder_is_faster_than_the_one_before() {
         return;
     }
     for isa in ["avx2", "avx512"] {
-        // B is larger than L2: one that fits is as fast unpacked. Other work on the machine may disturb a run, but not five.
+        // B is larger than L2: a smaller one would be as fast unpacked. Other load on the machine may disturb one run, but not five.
         let mut runs = (0..5).map_while(|_| {
             let mut shares = ladder(&program, isa, "1,2,3,4,5,6", ["96", "768", "3072"])?;
             shares.extend(ladder(&program, isa, "5", ["512", "768", "768"])?);

@@ -1,7 +1,7 @@
-//! Every reader of foreign bytes on its corpus, its regressions and mutated inputs: no panic, bounded memory and time.
+//! Every reader of untrusted bytes on its corpus, its regressions and mutated inputs: no panic, bounded memory and time.
 //!
 //! A normal run replays `tests/fuzz/corpus.tar.gz` and `regressions` and makes some thousand mutated inputs. Ten million:
-//! `cargo test --release -p albert-tests --test readers -- --ignored`; `ALBERT_READERS=ptx,config` chooses readers, so
+//! `cargo test --release -p albert-tests --test readers -- --ignored`; `ALBERT_READERS=ptx,config` selects readers, so
 //! that several processes can share the work.
 
 use albert_tests::{
@@ -28,7 +28,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Maximum time of a reader for an input of at most 64 KiB, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bytes, seconds and outcome of one input.
+/// Memory, time and outcome of one input.
 struct Cost {
     bytes: usize,
     seconds: f64,
@@ -55,7 +55,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The readers that `ALBERT_READERS` names; all without it.
+/// Readers named by `ALBERT_READERS`; all by default.
 fn chosen() -> Vec<&'static Reader> {
     let names = std::env::var("ALBERT_READERS").ok();
     let chosen: Vec<_> = READERS
@@ -127,7 +127,7 @@ fn corpus_and_regressions_stay_within_bounds() {
     println!("{replayed} inputs replayed");
 }
 
-/// Mutated input number `case`, three quarters of them from valid inputs: those of the corpus are small and mostly rejected.
+/// Mutated input number `case`. Three quarters are derived from valid inputs: those of the corpus are small and mostly rejected.
 fn mutated(reader: &Reader, valid: &[Vec<u8>], corpus: &[Vec<u8>], case: u64) -> Vec<u8> {
     let mut dice = Dice::new(case);
     let inputs = if corpus.is_empty() || dice.below(4) > 0 { valid } else { corpus };
@@ -162,7 +162,7 @@ fn mutate_all(cases: u64) {
         let seconds = start.elapsed().as_secs_f64();
         let (mib, ms) = (most as f64 / f64::from(1 << 20), 1000.0 * longest);
         println!("| {} | {cases} | {accepted} | {mib:.1} | {ms:.1} | {seconds:.0} |", reader.name);
-        // If all were rejected, mutations would not get past the first check; if none, nothing was mutated.
+        // If all were rejected, mutations would not get past the first check; if none were, nothing was mutated.
         assert!(accepted > 0 && accepted < cases, "{}: {accepted} of {cases} inputs were accepted", reader.name);
     }
 }

@@ -1,9 +1,9 @@
-//! Two steps of pre-training and an evaluation on the simulated GPU give the bits of an H200.
+//! Two steps of pre-training and an evaluation on the simulated GPU reproduce the bits of an H200.
 //!
-//! `golden/hopper` has the driver calls of two runs, in f32 and bf16: `pretrain base` with two layers, H = 128, LAMB, 512 tokens a
-//! step, kernels for sm_90a. What is read back has the hashes of the H200, which ran these kernels on 2026-11-27.
+//! `golden/hopper` contains the driver calls of two runs, in f32 and bf16: `pretrain base` with two layers, H = 128, LAMB, 512
+//! tokens a step, kernels for sm_90a. Data that is read back has the hashes of the H200, which ran these kernels on 2026-11-27.
 //!
-//! A recording is text with bytes in between; numbers are decimal, addresses and arguments hexadecimal.
+//! A recording is text with binary data in between; numbers are decimal, addresses and arguments hexadecimal.
 //!
 //! ```text
 //! load ENTRY BYTES            a kernel; its PTX follows
@@ -25,13 +25,13 @@ use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
 /// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Replayed {
-    /// Launches.
+    /// Number of launches.
     launches: usize,
-    /// Bytes that were read back and are those of the recording.
+    /// Number of bytes that were read back and equal those of the recording.
     bytes: usize,
 }
 
-/// FNV-1a of some bytes.
+/// FNV-1a hash of `bytes`.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -39,15 +39,15 @@ fn fnv(bytes: &[u8]) -> u64 {
 struct Replay<'a> {
     memory: Memory,
     kernels: Vec<(Module, &'a str)>,
-    /// Address of each allocation here, and its bytes, by the address in the recording.
+    /// Local address and size of each allocation, by its address in the recording.
     places: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Replay<'_> {
-    /// The address here of one in the recording.
+    /// Local address for one in the recording.
     fn place(&self, address: u64) -> u64 {
         let found = self.places.range(..=address).next_back();
-        // Null, an unused argument, belongs to no allocation.
+        // Null, an unused argument, does not belong to an allocation.
         found
             .filter(|(start, (_, bytes))| address - *start <= *bytes)
             .map_or(address, |(start, (at, _))| at + address - start)

@@ -1,7 +1,7 @@
 //! Ids compared with third-party tokenizers, and offsets that slice the text.
 //!
-//! The golden files come from `oracle/tokenizer/spiece.py`: SentencePiece 0.2.1 after Google's preprocessing, and
-//! transformers 4.46.3. A small set is in the repository; `ALBERT_TOKENIZER_GOLDEN` names the folder of the full set.
+//! The golden files were written by `oracle/tokenizer/spiece.py`: SentencePiece 0.2.1 after Google's preprocessing, and transformers
+//! 4.46.3. A small set is in the repository; `ALBERT_TOKENIZER_GOLDEN` is the folder of the full set.
 
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ fn check_offsets(tokenizer: &Tokenizer, text: &str, ids: &[u32], offsets: &[(usi
         assert!(start >= last, "{text:?}: piece {:?} starts at {start}, before {last}", tokenizer.piece(id));
         last = start;
         let piece = tokenizer.piece(id).trim_start_matches('▁').trim_start_matches("##");
-        // The library for tokenizer.json lets a lone word mark cover the following text, and replaces quotes.
+        // In the library for tokenizer.json, a lone word mark covers the following text, and quotes are replaced.
         let is_exact = tokenizer.cleaning().is_some() || tokenizer.id("[UNK]").is_some();
         if is_exact && source.is_ascii() && piece.is_ascii() && !piece.starts_with(['<', '[']) && !source.contains('\0')
         {

@@ -1,9 +1,9 @@
 //! Twenty steps of `pretrain` (loss of both objectives, backward, clipping, optimizer) compared with twenty steps of PyTorch
 //! and transformers, from the same weights on the same batches.
 //!
-//! `tests/oracle/training.py` made the golden files: AdamW is PyTorch's own, LAMB the released optimizer in NumPy on
-//! PyTorch's gradients, both in f64. Losses must follow within a relative 1e-4 (AdamW) and 1e-5 (LAMB); measured are 2e-7
-//! and 4e-7. Final weights are bounded by the distance between the runs in f32 and in f64 of PyTorch.
+//! `tests/oracle/training.py` wrote the golden files: AdamW is PyTorch's own, LAMB the released optimizer in NumPy on
+//! PyTorch's gradients, both in f64. Losses must agree within a relative 1e-4 (AdamW) and 1e-5 (LAMB); measured are 2e-7
+//! and 4e-7. Final weights are bounded by the distance between PyTorch's runs in f32 and in f64.
 
 use albert::{
     checkpoint::ModelFolder,
@@ -41,7 +41,7 @@ fn indices(value: &Value) -> impl Iterator<Item = u32> {
     value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap() as u32)
 }
 
-/// The sequences of one batch, one after another.
+/// Concatenates the sequences of one batch.
 fn batch_of(sequences: &Value) -> Batch {
     let mut batch = Batch { cu_seqlens: vec![0], ..Batch::default() };
     for sequence in sequences.as_array().unwrap() {
@@ -79,7 +79,7 @@ fn optimizer(params: &ParamStore, rule: OptimizerKind) -> Optimizer {
     Optimizer::new(params, rule, adam, options).unwrap()
 }
 
-/// Runs one step; returns its loss and its gradient norm before clipping.
+/// Runs a step; returns its loss and its gradient norm before clipping.
 struct Training<'a> {
     workspace: Workspace,
     model: &'a Model,
@@ -151,8 +151,8 @@ fn follows(name: &str, rule: OptimizerKind, bound: f64, blocks: Blocks, isa: Isa
     compare_weights(name, &training, &params, record);
 }
 
-/// Checks the weights after the last step: the error is at most four times the effect of rounding to f32 on the reference
-/// run, plus, because NumPy's LAMB keeps moments and weights in f64, 1e-5 or 2e-5 of their movement, plus an ulp.
+/// Checks the weights after the last step: the error is at most four times the effect of rounding the reference run to
+/// f32, plus an ulp, plus 1e-5 or 2e-5 of their movement, because NumPy's LAMB keeps moments and weights in f64.
 fn compare_weights(name: &str, training: &Training<'_>, params: &ParamStore, record: &Value) {
     let expected = Safetensors::open(golden(&format!("{name}.safetensors"))).unwrap();
     let (mut worst, mut compared) = ((0.0f64, String::new()), 0);
@@ -182,7 +182,7 @@ fn compare_weights(name: &str, training: &Training<'_>, params: &ParamStore, rec
     assert!(compared >= 20, "{compared}");
 }
 
-/// Fused as in a run, on every instruction set, and once composed of small operations.
+/// Trains with fused blocks, as in a run, on every instruction set, and once with blocks composed of small operations.
 fn follows_everywhere(name: &str, rule: OptimizerKind, bound: f64) {
     for isa in Isa::real() {
         follows(name, rule, bound, Blocks::Fused(Recompute::None), isa);

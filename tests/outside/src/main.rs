@@ -1,4 +1,4 @@
-//! The examples of the engine, compiled in a project outside of the workspace with the `Cargo.toml` of docs/engine.md.
+//! The examples of the engine, compiled in a project outside the workspace with the `Cargo.toml` of docs/engine.md.
 #![allow(dead_code)]
 #[path = "../../../engine/examples/logistic_regression.rs"]
 mod logistic_regression;

@@ -9,7 +9,7 @@ use albert::{
 use engine::io::{Data, Safetensors, TensorOut, hash64, masked_crc, proto::write_varint, save_safetensors};
 use std::{fs, path::Path};
 
-/// A tensor file: structure, then every tensor as f32 and as i64.
+/// Reads a tensor file: its structure, then every tensor as f32 and as i64.
 pub(super) fn safetensors(bytes: &[u8]) -> bool {
     with_file("model.safetensors", bytes, |path| {
         let Ok(file) = Safetensors::open(path) else { return false };
@@ -32,7 +32,7 @@ pub(super) fn safetensors_seeds() -> Vec<Vec<u8>> {
         save_safetensors(&path, &tensors, &[("format", "pt")]).expect("a seed");
         fs::read(&path).expect("a seed")
     });
-    // Without the checksum, which no mutated file has.
+    // Without the checksum, which no mutated file matches.
     let start = 8 + u64::from_le_bytes(small[..8].try_into().expect("8 bytes")) as usize;
     let header = String::from_utf8_lossy(&small[8..start]).replace("checksum", "chksum__");
     let mut plain = (header.len() as u64).to_le_bytes().to_vec();
@@ -44,8 +44,8 @@ pub(super) fn safetensors_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A checkpoint of TensorFlow. The first byte chooses what the others are: 0 an index, 1 a block of an index, which is
-/// framed with correct lengths and checksums, 2 the data.
+/// Reads a TensorFlow checkpoint. The first byte selects the kind of the rest: 0 an index, 1 a block of an index,
+/// which is framed with correct lengths and checksums, 2 the data.
 pub(super) fn tensorflow(bytes: &[u8]) -> bool {
     let Some((kind, bytes)) = bytes.split_first() else { return false };
     with_folder(|folder| {
@@ -72,7 +72,7 @@ const DATA: &str = "model.ckpt-best.data-00000-of-00001";
 
 pub(super) fn tensorflow_seeds() -> Vec<Vec<u8>> {
     let index = fs::read(golden().join("checkpoints/google-albert").join(INDEX)).expect(INDEX);
-    // The first data block begins the file; its entries end before the restarts, which [`tensorflow_index`] writes.
+    // The first data block is at the start of the file; its entries end before the restarts, which [`tensorflow_index`] writes.
     let block = index[..index.len().min(1500)].to_vec();
     [(0, index), (1, block)].into_iter().map(|(kind, bytes)| [&[kind][..], &bytes].concat()).collect()
 }
@@ -83,7 +83,7 @@ fn varints(numbers: &[usize]) -> Vec<u8> {
     out
 }
 
-/// An index of a TensorFlow checkpoint with `entries` as the bytes of its only data block.
+/// Index of a TensorFlow checkpoint with `entries` as the bytes of its only data block.
 pub fn tensorflow_index(entries: &[u8]) -> Vec<u8> {
     let mut file = Vec::new();
     let mut block = |entries: &[u8]| {
@@ -101,7 +101,7 @@ pub fn tensorflow_index(entries: &[u8]) -> Vec<u8> {
     [file, footer, 0xdb47_7524_8b80_fb57u64.to_le_bytes().to_vec()].concat()
 }
 
-/// A shard; both hashes are computed anew.
+/// Reads a shard; both hashes are recomputed.
 pub(super) fn shard(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
     if bytes.len() >= HEADER_BYTES {
@@ -145,7 +145,7 @@ pub(super) fn shard_seeds() -> Vec<Vec<u8>> {
     vec![bytes]
 }
 
-/// A resume state: the input is the text of its header, written with correct checksums.
+/// Reads a resume state: the input is the text of its header, written with correct checksums.
 pub(super) fn state(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     with_folder(|folder| {

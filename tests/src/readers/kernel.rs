@@ -2,8 +2,8 @@
 
 use ptx::sim::{Limits, exercise};
 
-/// A module within the limits of mutated texts; its entries are launched with arguments that are made up. The length of the
-/// text chooses the schedule.
+/// Runs a module within the limits for mutated texts; its entries are launched with made-up arguments. The length of the
+/// text selects the schedule.
 pub(super) fn ptx(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     exercise(text, Limits::SMALL, bytes.len() as u64).is_ok_and(|exercised| exercised.launched > 0)
@@ -19,7 +19,7 @@ pub(super) fn ptx_seeds() -> Vec<Vec<u8>> {
         include_str!("inputs/transpose_sm80.ptx"),
         include_str!("inputs/ring_sm90a.ptx"),
     ];
-    // An instruction of each kind, as small as it comes.
+    // An instruction of each kind, as small as possible.
     let dense =
         [include_str!("inputs/arithmetic.ptx"), include_str!("inputs/ampere.ptx"), include_str!("inputs/hopper.ptx")];
     let small = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry add(.param .u64 x, .param .u32 n)\n{\n\

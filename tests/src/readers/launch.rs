@@ -1,11 +1,11 @@
-//! Launch files of `albert kernels simulate`: read, prepared, and run on the simulated GPU; NumPy files that they name.
+//! Launch files of `albert kernels simulate`: read, prepared, and run on the simulated GPU, with the NumPy files that they name.
 
 use crate::npy;
 use description::{Description, Prepared};
 use ptx::sim::{Limits, Module, Options};
 use std::path::Path;
 
-// The program is no library, so its module is compiled here, too, through a link; what writes results is not called.
+// The program has no library, so its module is also compiled here, through a link; its output functions are not used.
 #[allow(dead_code)]
 mod description;
 
@@ -14,7 +14,7 @@ const COPY: &str = ".version 7.4\n.target sm_80\n.entry copy(.param .u64 x, .par
     ld.param.u32 %r0, [n]; mov.u32 %r1, %tid.x; mad.wide.u32 %d2, %r1, 4, %d0; ld.global.u32 %r2, [%d2];\n\
     mad.wide.u32 %d3, %r1, 4, %d1; st.global.u32 [%d3], %r2; ret;\n}\n";
 
-/// A launch that runs to its end.
+/// Runs a launch to its end.
 pub(super) fn launch(bytes: &[u8]) -> bool {
     let limits = Limits { memory_bytes: 1 << 16, ..Limits::SMALL };
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
@@ -47,7 +47,7 @@ pub(super) fn launch_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// An array of six floats.
+/// Reads an array of six floats.
 pub(super) fn npy(mut bytes: &[u8]) -> bool {
     npy::read(&mut bytes, "<f4", 4, &[2, 3]).is_ok()
 }

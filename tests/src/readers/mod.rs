@@ -1,16 +1,16 @@
-//! Readers of foreign bytes, one function each: what fuzzing, mutation and regression tests call.
+//! Readers of untrusted bytes, one function each, called by fuzzing, mutation and regression tests.
 //!
 //! | caller | command |
 //! |---|---|
 //! | coverage-guided fuzzing | `.ci/fuzz.sh` (package `tests/fuzz`, libFuzzer) |
-//! | mutation without coverage, by the million | `cargo test --release -p albert-tests --test readers -- --ignored` |
+//! | mutation without coverage, millions of inputs | `cargo test --release -p albert-tests --test readers -- --ignored` |
 //! | corpus and regressions of `tests/fuzz` | `cargo test -p albert-tests --test readers` |
 //!
 //! Contract of every reader, for any bytes: it returns a value or an error, in time linear in the input, with at most
 //! [`Reader::allowed`] bytes of memory. A panic, an abort, a stack overflow, a hang or more memory is a defect.
 //!
-//! Checksums would stop a fuzzer at the first byte, so inputs of formats that carry one are framed here: the function
-//! computes the checksum of the mutated bytes before it hands them to the reader.
+//! Checksums would stop a fuzzer at the first byte, so inputs of formats with a checksum are framed here: the
+//! function computes the checksum of the mutated bytes before it passes them to the reader.
 
 mod binary;
 mod kernel;
@@ -29,16 +29,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A reader of foreign bytes.
+/// A reader of untrusted bytes.
 #[derive(Clone, Copy)]
 pub struct Reader {
-    /// Name on the command line and of its folders under `tests/fuzz`.
+    /// Name on the command line and of its folders in `tests/fuzz`.
     pub name: &'static str,
     /// Reads an input; true if it was accepted.
     pub read: fn(&[u8]) -> bool,
-    /// Valid inputs, from which fuzzing and mutation begin.
+    /// Valid inputs, the start of fuzzing and mutation.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Whether the format is text, which decides how it is mutated.
+    /// True if the format is text, which determines the kind of mutation.
     pub text: bool,
 }
 
@@ -73,14 +73,14 @@ pub const READERS: &[Reader] = &[
     Reader { name: "npy", read: launch::npy, seeds: launch::npy_seeds, text: false },
 ];
 
-/// The reader of that name.
+/// Finds the reader called `name`.
 pub fn find(name: &str) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.name == name)
 }
 
 impl Reader {
-    /// Bytes of memory that the reader may have for `input`: for text that is compressed with zstd the largest window that a
-    /// frame declares, in addition; the decoder rounds it up to a power of two.
+    /// Bytes of memory that the reader may allocate for `input`: for text compressed with zstd this includes the largest
+    /// window declared by a frame, which the decoder rounds up to a power of two.
     pub fn allowed(&self, input: &[u8]) -> usize {
         let frames = input.windows(ZSTD_MAGIC.len()).zip(0..).filter(|(bytes, _)| self.text && *bytes == ZSTD_MAGIC);
         let windows = frames.filter_map(|(_, at)| window(&input[at + ZSTD_MAGIC.len()..]));
@@ -89,7 +89,7 @@ impl Reader {
     }
 }
 
-/// Window that the header of a zstd frame declares, from behind its first bytes (RFC 8878, 3.1.1.1).
+/// Window declared in the header of a zstd frame, after its first bytes (RFC 8878, 3.1.1.1).
 fn window(header: &[u8]) -> Option<u64> {
     let descriptor = *header.first()?;
     if descriptor & 0x20 == 0 {
@@ -97,7 +97,7 @@ fn window(header: &[u8]) -> Option<u64> {
         let power = 1u64 << (10 + (byte >> 3));
         return Some(power + power / 8 * u64::from(byte & 7));
     }
-    // One segment: the window is the size of the content, which follows the id of a dictionary.
+    // A single segment: the window is the size of the content, which follows the id of a dictionary.
     let start = 1 + [0, 1, 2, 4][usize::from(descriptor & 3)];
     let length = 1 << (descriptor >> 6);
     let mut size = [0; 8];
@@ -110,12 +110,12 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
 }
 
-/// The files of `tests/golden` at `paths`.
+/// Contents of the files of `tests/golden` at `paths`.
 fn golden_files(paths: &[&str]) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(golden().join(path)).expect(path)).collect()
 }
 
-/// A folder of the calling thread, in memory where the system has such a file system; removed when the thread ends.
+/// Runs `use_it` on a folder of the calling thread, in memory if the system has such a file system; removed when the thread ends.
 fn with_folder<R>(use_it: impl FnOnce(&Path) -> R) -> R {
     thread_local! {
         static FOLDER: tempfile::TempDir = {
@@ -126,7 +126,7 @@ fn with_folder<R>(use_it: impl FnOnce(&Path) -> R) -> R {
     FOLDER.with(|folder| use_it(folder.path()))
 }
 
-/// Runs `read` on a file of that name and content.
+/// Runs `read` on a file with this name and content.
 fn with_file(name: &str, bytes: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
     with_folder(|folder| {
         let path = folder.join(name);

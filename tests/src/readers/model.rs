@@ -22,7 +22,7 @@ fn base() -> AlbertConfig {
     AlbertConfig::preset("base").expect("a preset")
 }
 
-/// A model's configuration, of Hugging Face or of Google; one that is accepted is written and read again.
+/// Reads a model configuration of Hugging Face or Google; an accepted one is written and read back.
 pub(super) fn config(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let google = AlbertConfig::from_google_json(text).is_ok();
@@ -40,7 +40,7 @@ pub(super) fn config_seeds() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A recipe, read as each kind of recipe.
+/// Reads a recipe as each kind of recipe.
 pub(super) fn recipe(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let pretrained = PretrainRecipe::from_toml(text, &[]).inspect(|recipe| {
@@ -59,7 +59,7 @@ pub(super) fn recipe_seeds() -> Vec<Vec<u8>> {
     [crate::run_folder::RECIPE, plan, own, &tuned].map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// A line of input of `albert forward`.
+/// Reads a line of input of `albert forward`.
 pub(super) fn forward_line(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     forward::Example::from_json(text, &base()).is_ok()
@@ -76,7 +76,7 @@ pub(super) fn forward_line_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// The index of a model in several files.
+/// Reads the index of a model in several files.
 pub(super) fn shard_index(bytes: &[u8]) -> bool {
     with_folder(|folder| {
         let folder = folder.join("sharded");
@@ -93,7 +93,7 @@ pub(super) fn shard_index_seeds() -> Vec<Vec<u8>> {
     golden_files(&["checkpoints/bert-ForSequenceClassification-sharded/model.safetensors.index.json"])
 }
 
-/// The index of a data set.
+/// Reads the index of a data set.
 pub(super) fn dataset_index(bytes: &[u8]) -> bool {
     with_file("dataset.json", bytes, |path| read_index(path.parent().expect("a folder")).is_ok())
 }
@@ -110,7 +110,7 @@ pub(super) fn dataset_index_seeds() -> Vec<Vec<u8>> {
     })
 }
 
-/// The metrics of a run.
+/// Reads the metrics of a run.
 pub(super) fn metrics(bytes: &[u8]) -> bool {
     with_file("metrics.jsonl", bytes, |path| read_metrics::<PretrainRecord>(path).is_ok())
 }

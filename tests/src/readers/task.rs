@@ -9,14 +9,14 @@ use std::fs;
 
 const PURPOSES: [Purpose; 3] = [Purpose::Training, Purpose::Evaluation, Purpose::Prediction];
 
-/// The first byte chooses the format and the purpose, the others are the file.
+/// Selects the format and the purpose by the first byte; the rest is the file.
 fn chosen<'a>(bytes: &'a [u8], endings: &[&'static str]) -> Option<(&'static str, Purpose, &'a [u8])> {
     let (&first, rest) = bytes.split_first()?;
     let first = usize::from(first);
     Some((endings[first % endings.len()], PURPOSES[first / endings.len() % 3], rest))
 }
 
-/// `file` behind the byte that chooses format number `format` and training.
+/// Puts the byte for format number `format` and training before `file`.
 fn choosing(format: u8, file: &[u8]) -> Vec<u8> {
     [&[format][..], file].concat()
 }

@@ -1,4 +1,4 @@
-//! Files of tokenizers: SentencePiece models, `tokenizer.json`, `vocab.txt`.
+//! Tokenizer files: SentencePiece models, `tokenizer.json`, `vocab.txt`.
 
 use super::with_file;
 use albert::tokenizer::{Cleaning, Piece, PieceKind, SPECIAL_PIECES, Tokenizer};
@@ -14,10 +14,10 @@ pub(super) fn small_tokenizer() -> Tokenizer {
     Tokenizer::from_pieces(special.chain(normal).collect(), Cleaning::default()).expect("a valid vocabulary")
 }
 
-/// A text with what tokenizers stumble over.
+/// A text with difficult cases for tokenizers.
 const TEXT: &str = "The café's 20,000 «ＡＢ» naïve ΑΣ.\u{301} [MASK] 日本 \u{1F600}\u{200D}\t(1)";
 
-/// Encodes a text with a tokenizer that was loaded, in each way; true if the tokenizer can.
+/// Encodes a text with a loaded tokenizer in each way; true if the tokenizer can.
 fn encodes(tokenizer: &Tokenizer) -> bool {
     let Ok(encoding) = tokenizer.encode_with_offsets(TEXT) else { return false };
     for &(start, end) in &encoding.offsets {

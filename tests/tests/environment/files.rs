@@ -26,7 +26,7 @@ pub(crate) fn rows() -> Vec<Situation> {
     let mut rows = Vec::new();
     for (name, command, file) in WRITERS {
         let to = |path: &str| command.replace("{}", path);
-        // Inputs are missing as well: outputs are checked before any work.
+        // Inputs are also missing: outputs are checked before any work.
         let early = to(&format!("missing/{file}")).replace("$T", "/nowhere");
         let fifo = format!("mkfifo {file}; cat {file} > got & {}; code=$?; wait; exit $code", to(file));
         let planted = format!("echo precious > victim; ln -s victim .{file}.partial; {}", to(file));

@@ -10,7 +10,7 @@ pub(crate) fn rows() -> Vec<Situation> {
     rows
 }
 
-/// Commands that fill the disk on which they write `disk/out`, and the sizes of disks.
+/// Commands that fill the disk on which they write `disk/out`, with the sizes of the disks.
 fn disks() -> Vec<Situation> {
     let mut rows = Vec::new();
     for size in ["4k", "16k", "64k", "128k"] {
@@ -74,7 +74,8 @@ fn rights() -> Vec<Situation> {
     .collect()
 }
 
-/// `command` with files of `kib` KiB at most, its messages excepted; SIGXFSZ is ignored, so that a write fails, as on a full disk.
+/// Runs `command` with a file size limit of `kib` KiB, except for its messages; SIGXFSZ is ignored, so that a write fails, as on a
+/// full disk.
 fn limited(kib: u32, command: &str) -> String {
     format!("trap '' XFSZ; (ulimit -f {kib}; {command}) 2>&1 | cat >&2; exit ${{PIPESTATUS[0]}}")
 }

@@ -35,7 +35,7 @@ fn every_situation_ends_as_it_should() {
     judge(rows.into_iter().filter(|row| format!("{}: {}", row.group, row.name).contains(&wanted)).collect());
 }
 
-/// Those of terminals need a program that not every machine has.
+/// Rows about terminals require a program that is not installed on every machine.
 #[test]
 fn streams_and_files_that_cannot_be_written_and_a_hangup_that_is_ignored_end_as_they_should() {
     let mut rows = streams::rows();
@@ -47,7 +47,7 @@ fn streams_and_files_that_cannot_be_written_and_a_hangup_that_is_ignored_end_as_
     judge(rows);
 }
 
-/// Number of concurrent situations: most of them wait.
+/// Number of concurrent situations, which mostly wait.
 const WORKERS: usize = 3;
 
 fn judge(rows: Vec<Situation>) {

@@ -24,7 +24,7 @@ fn together() -> Vec<Situation> {
     for count in [2, 4] {
         for (name, command, whole) in LONG {
             let all = format!("test $zero = {count}");
-            // Runs of an ablation are shared.
+            // Processes share the runs of an ablation.
             let ends = if name == "ablate" { &all } else { "test $zero -ge 1" };
             rows.push(row("at once", format!("{count} times {name}"), at_once(count, command, ends)).then(whole));
         }
@@ -37,7 +37,7 @@ fn together() -> Vec<Situation> {
     rows
 }
 
-/// A long run in the background, with its process in `$!`, after its first step.
+/// A long run in the background, after its first step, with its process id in `$!`.
 const RUN: &str =
     "run -o out schedule.steps=3000 run.checkpoint_interval=0 2> log & wait_for 'memory at' log; sleep 0.2; pid=$!;";
 

@@ -15,11 +15,11 @@ type Code = i32;
 /// Exit codes of a panic, an abort and crashes; never expected.
 const CRASHES: [Code; 7] = [101, 132, 133, 134, 135, 136, 139];
 
-/// Most seconds of a script.
+/// Maximum duration of a script in seconds.
 const SECONDS: &str = "60";
 
-/// Functions for scripts; `run`, for background jobs, is `pretrain` whose process is `$!`. `$A` is the program, `$T` the folder
-/// of inputs that must not change; the script runs in a new empty folder.
+/// Functions for scripts; `run`, for background jobs, is `pretrain` with its process id in `$!`. `$A` is the program, `$T` the
+/// folder of inputs, which must not change; the script runs in a new empty folder.
 const PRELUDE: &str = r#"
 no_reader() { exec 7> >(:); sleep 0.2; }
 wait_for() { for _ in $(seq 1500); do grep -q -e "$1" "$2" 2>/dev/null && return; sleep 0.02; done; echo "no $1" >&2; return 9; }
@@ -64,30 +64,30 @@ impl Situation {
         self
     }
 
-    /// Exit code 1 and an error that contains `part`.
+    /// Expects exit code 1 and an error that contains `part`.
     pub(crate) fn fails(self, part: &str) -> Self {
         self.ends_with(&[1]).says("error: ").says(part)
     }
 
-    /// Standard error contains `part`.
+    /// Expects `part` in standard error.
     pub(crate) fn says(mut self, part: &str) -> Self {
         self.says.push(part.to_owned());
         self
     }
 
-    /// A script that must succeed afterwards, in the same folder.
+    /// Runs `script` afterwards in the same folder; it must succeed.
     pub(crate) fn then(mut self, script: &str) -> Self {
         self.after = script.to_owned();
         self
     }
 
-    /// Runs as root only, with its own mounts.
+    /// Requires root and separate mounts.
     pub(crate) fn needing_root(mut self) -> Self {
         self.needs_root = true;
         self
     }
 
-    /// Killed by a signal that cannot be caught, or out of memory: a temporary file may remain.
+    /// A signal that cannot be caught, or lack of memory, kills the program: a temporary file may remain.
     pub(crate) fn leaves_partial(mut self) -> Self {
         self.leaves_partial = true;
         self
@@ -168,13 +168,13 @@ impl Situation {
     }
 }
 
-/// Names below `folder` with the ending of temporary files.
+/// Names below `folder` with the extension of temporary files.
 fn partial_files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let kind = entry.file_type().expect("it was just listed");
-        // A link of that name was planted by the script.
+        // A link with such a name was planted by the script.
         if name.contains(".partial") && !kind.is_symlink() {
             found.push(name);
         } else if kind.is_dir() {

@@ -2,7 +2,7 @@
 
 use crate::situation::{Situation, row};
 
-/// Commands whose result is their output, and their names here.
+/// Commands whose result is their output, with their names here.
 const PRINTING: [(&str, &str); 20] = [
     ("help", "$A --help"),
     ("help of a command", "$A pretrain --help"),
@@ -26,7 +26,7 @@ const PRINTING: [(&str, &str); 20] = [
     ("bench", "$A bench gelu --m 3 --n 8 --seconds 0 --rounds 1"),
 ];
 
-/// Long commands that write files, and the check that the files exist.
+/// Long commands that write files, with a check that the files exist.
 pub(crate) const LONG: [(&str, &str, &str); 8] = [
     ("tokenizer train", "$A tokenizer train $T/text.txt --vocab-size 200 -o out", "cmp out $T/tokenizer.json"),
     ("data build", "$A data build $T/text.txt --tokenizer $T/tokenizer.json -o out", "diff -r out $T/data"),
@@ -52,7 +52,7 @@ pub(crate) fn rows() -> Vec<Situation> {
     }
     for (name, command, whole) in LONG {
         rows.push(row("nobody listens", name, format!("no_reader; {command} >&7 2>&7")).then(whole));
-        // Some print a last line to standard output, which is an error; their files are complete.
+        // Some print a last line to standard output and fail; their files are complete.
         let full = format!("{command} > /dev/full 2> /dev/full");
         rows.push(row("both streams full", name, full).ends_with(&[0, 1]).then(whole));
         rows.push(row("streams closed at the start", name, format!("{command} <&- >&- 2>&-")).then(whole));

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder and its contents before the first situation.
+/// The folder, with its contents before the first situation.
 pub(crate) struct Template {
     world: World,
     before: BTreeMap<String, u64>,
@@ -49,12 +49,12 @@ impl Template {
     }
 }
 
-/// A hash of every file below `folder`.
+/// Hash of every file below `folder`.
 fn hashes(folder: &Path) -> BTreeMap<String, u64> {
     files(folder).into_iter().map(|(name, bytes)| (name, engine::io::hash64(&bytes))).collect()
 }
 
-/// Every user may read the folder; only root may write it.
+/// Makes the folder readable by every user; only root may write to it.
 fn open_to_all(path: &Path) {
     let is_folder = path.is_dir();
     let executes = is_folder || path.ends_with("albert");

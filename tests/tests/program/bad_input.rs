@@ -1,4 +1,4 @@
-//! Bad input: message, exit code, and that existing files are not damaged.
+//! Bad input: message, exit code, and undamaged existing files.
 
 use albert_tests::{
     program::{albert, finish, finish_with_input, run},
@@ -38,7 +38,7 @@ fn missing_files_are_named() {
         world.run(line).fails_with(parts);
     }
     assert!(!world.path("run").exists() && !world.path("new.json").exists());
-    // A cause is printed once.
+    // A cause is printed only once.
     let told = world.run("data build text.txt --tokenizer absent -o data");
     assert_eq!(told.stderr.matches("os error 2").count(), 1, "{}", told.stderr);
 }
@@ -124,7 +124,7 @@ fn damaged_shards_are_noticed_before_anything_is_written() {
         let damages: [fn(&mut Vec<u8>); 3] = if file.ends_with(".shard") {
             [|bytes| truncate(bytes, 1), |bytes| flip_bit(bytes, 30), |bytes| flip_bit(bytes, 2000)]
         } else {
-            // The last one leaves a readable index with another number.
+            // The last one leaves a readable index with a different number.
             let other_number = |bytes: &mut Vec<u8>| {
                 let text = String::from_utf8(bytes.clone()).unwrap();
                 *bytes = text.replacen("\"documents\": 1", "\"documents\": 2", 1).into_bytes();
@@ -160,7 +160,7 @@ fn a_damaged_last_checkpoint_falls_back_to_the_one_before() {
         let told = told.says(&["warning: ", last.to_str().unwrap(), "using the previous checkpoint", "at step 35"]);
         assert_eq!(fs::read(&before).unwrap(), untouched, "{name}: {}", told.stderr);
         assert_same_run(&whole, &run, name);
-        // Both damaged: an error, and nothing is written.
+        // With both damaged, an error is printed and nothing is written.
         damage(&before, damaged);
         damage(&last, damaged);
         let left = files(&run);
@@ -239,7 +239,7 @@ fn texts_and_tokenizers_that_a_model_was_not_made_for_are_refused() {
     assert!(!world.path("next").exists());
 }
 
-/// The other keys and values: `recipe_tests.rs` and `config/tests.rs` of the library.
+/// All other keys and values are tested in `recipe_tests.rs` and `config/tests.rs` of the library.
 #[test]
 fn unknown_keys_and_impossible_values_are_refused() {
     let world = World::new();
@@ -294,7 +294,7 @@ fn wrong_usage_is_exit_code_two() {
         ("info base --batch -1", &["expected a whole number from 1"]),
     ] {
         let told = run(line).is_wrong_usage(parts);
-        // A negative number is no option that `--` would make a value of.
+        // A negative number must not cause a suggestion of `--`.
         let astray = !line.contains("--nonsense") && told.stderr.contains("-- -");
         assert!(!astray, "advice that leads astray: {}", told.stderr);
     }

@@ -1,4 +1,4 @@
-//! One bad line costs one line: streams and files of examples with what is found in them, and what is written for each line.
+//! A bad line affects only itself: streams and files with bad lines, and the output for each line.
 
 use albert_tests::{program::Finished, run_folder::World};
 use serde_json::Value;
@@ -95,7 +95,7 @@ fn streams_have_an_entry_for_each_line() {
     assert!(lines.len() == 4 && lines[1].starts_with("null\tline 2: `seven`") && lines[2].starts_with("null\tline 3"));
 }
 
-/// Output of `command` for lines that are sent one at a time, each when the one before it is answered.
+/// Output of `command` for lines sent one at a time, each after the result of the previous one.
 fn asked(mut command: Command, lines: &[&str]) -> String {
     let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let (sender, receiver) = channel();
@@ -114,8 +114,8 @@ fn asked(mut command: Command, lines: &[&str]) -> String {
     answers
 }
 
-/// A GPU begins a batch before the one before it is read. It keeps no line waiting, and its answers are those of one line at a
-/// time, in their order.
+/// A GPU begins a batch before the previous one is read. No line waits for later ones, and the results equal those of one line
+/// at a time, in order.
 #[test]
 fn no_answer_waits_for_lines_to_come() {
     let world = World::with_models();
@@ -211,7 +211,7 @@ fn files_as_other_programs_write_them_are_read() {
         let null = entries.iter().filter(|one| one["label"].is_null());
         let lines: Vec<u64> = null.map(|one| one["line"].as_u64().unwrap()).collect();
         assert_eq!((entries.len(), &lines[..]), (count, bad), "{name}: {}{}", told.stdout, told.stderr);
-        // Ids are numbers of rows, also behind one without a prediction.
+        // Ids are row numbers, even after a row without a prediction.
         let is_row = |(at, one): (usize, &Value)| one["id"] == *at.to_string() || one["label"].is_null();
         assert!((0..).zip(&entries).all(is_row), "{name}: {}", told.stdout);
     }
@@ -227,7 +227,7 @@ fn files_as_other_programs_write_them_are_read() {
         let words: Vec<usize> = entries.iter().map(|one| one["tags"].as_array().unwrap().len()).collect();
         assert_eq!(words, [2, 1], "{name}");
     }
-    // Standard input has no name that tells its kind.
+    // Standard input has no name that indicates its kind.
     for (model, text, field, expected) in [
         ("tagger", "{\"tokens\":[\"rain\"]}\n{\"tokens\":[\"sun\"]}\n", "tags", [false, false]),
         ("tagger", "rain\n\nsun\n", "tags", [false, false]),
@@ -237,7 +237,7 @@ fn files_as_other_programs_write_them_are_read() {
         let told = world.run_with_input(&format!("predict --model {model} --input -"), text.as_bytes()).succeeds();
         assert_eq!(nulls(&objects(&told.stdout), field), expected, "{text}");
     }
-    // A word without pieces changes no other word.
+    // A word without pieces does not affect other words.
     let tags = |text: &str| objects(&predict(&world, "tagger", "z.conll", text).succeeds().stdout)[0].clone();
     let (with, without) = (tags("rain\n\u{200b}\nfalls\n"), tags("rain\nfalls\n"));
     assert_eq!(with["probabilities"][2], without["probabilities"][1]);

@@ -130,7 +130,7 @@ fn a_report_is_a_page_or_a_picture_and_a_profile_a_table() {
 
 #[test]
 fn an_impossible_benchmark_is_an_error_that_names_the_option() {
-    // More: `an_impossible_selection_is_an_error_of_one_line` of the library.
+    // Further cases: `an_impossible_selection_is_an_error_of_one_line` of the library.
     for (line, said) in [
         ("gemm --m 3", "--m, --n and --k"),
         ("step --mode train --precision int8", "no backward pass"),

@@ -55,8 +55,8 @@ fn tensors(path: &Path) -> BTreeMap<String, (String, Vec<u32>)> {
     file.names().into_iter().map(of).collect()
 }
 
-/// A folder of `pretrain` converts to the bits of the training state, then to those of the model; ids, and every tensor of a
-/// pass with its gradients, are those of the original folder.
+/// Converting a folder of `pretrain` preserves the bits of the training state, and converting the result those of the model;
+/// ids, and every tensor of a forward pass with its gradients, equal those of the original folder.
 #[test]
 fn what_pretrain_writes_is_loaded_to_the_same_bits() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! Files of version 1 (before sums had one order on every instruction set) are readable: `tests/golden/version-1` has a
-//! tokenizer, data, and a run of 8 steps that ended after 4.
+//! Files of version 1 (before sums had the same order on every instruction set) are readable: `tests/golden/version-1`
+//! contains a tokenizer, data, and a run of 8 steps that ended after 4.
 
 use albert_tests::{
     program::{albert, finish, words},
@@ -16,7 +16,7 @@ fn models_tokenizers_shards_and_states_of_version_1_are_read() {
     run("data inspect data --tokenizer tokenizer.json");
     let resumed = run("pretrain --resume --output run");
     resumed.says(&["is a state of version 1", "draws dropout differently", "8 steps"]);
-    // The state that it ends with is of this version.
+    // The final state has the current version.
     let again = run("pretrain --resume --output run");
     assert!(!again.stderr.contains("is a state of version"), "{}", again.stderr);
     let new = "pretrain tiny --data data --tokenizer tokenizer.json --output new";

@@ -85,7 +85,7 @@ fn a_normalized_vector_has_length_one_and_the_same_direction() {
     }
 }
 
-/// `forward` for a text of the folder's model.
+/// Runs `forward` for a text with the folder's model.
 fn forward(folder: &Path, more: &str) -> Finished {
     let (model, out) = (folder.display(), folder.join("out.safetensors"));
     let text = TEXTS[0];
@@ -155,7 +155,7 @@ fn weights_beyond_bf16_are_refused_in_bf16_alone() {
     let mut bytes = std::fs::read(&file).unwrap();
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&f32::MAX.to_le_bytes());
-    // Under another name the checksum is not tested.
+    // Under another name the checksum is not verified.
     let key = bytes.windows(10).position(|bytes| bytes == b"\"checksum\"").expect("the file has a checksum");
     bytes[key + 1] = b'C';
     std::fs::write(&file, bytes).unwrap();

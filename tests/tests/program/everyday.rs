@@ -1,4 +1,4 @@
-//! The tasks of `tests/everyday/tasks.md`, each in a folder of its own.
+//! The tasks of `tests/everyday/tasks.md`, each in a separate folder.
 #![cfg(target_os = "linux")]
 
 use albert_tests::{
@@ -10,7 +10,7 @@ use std::{fs, path::Path, process::Command};
 
 const TASKS: &str = include_str!("../../everyday/tasks.md");
 
-/// Tasks that are not done yet; one that is done has to leave the list.
+/// Tasks that do not work yet; a working task must leave the list.
 const OPEN: &[usize] = &[];
 
 /// A task: its heading, the shell block and the expected lines.
@@ -40,7 +40,7 @@ fn tasks() -> Vec<Task> {
     tasks
 }
 
-/// True if `text` is `pattern`, in which `…` stands for anything.
+/// True if `text` matches `pattern`, in which `…` matches anything.
 fn fits(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('…');
     let first = parts.next().unwrap_or_default();
@@ -59,7 +59,7 @@ fn fits(pattern: &str, text: &str) -> bool {
     true
 }
 
-/// True if the lines are the expected ones; `⋮` stands for any number of lines.
+/// True if the lines match the expected ones; `⋮` matches any number of lines.
 fn all_fit(expected: &[&str], lines: &[&str]) -> bool {
     match expected {
         [] => lines.is_empty(),
@@ -70,7 +70,7 @@ fn all_fit(expected: &[&str], lines: &[&str]) -> bool {
     }
 }
 
-/// What the task printed instead of what is expected.
+/// Runs a task; returns its output if it differs from the expected one.
 fn run(task: &Task, world: &Path) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     copy(world, folder.path());
@@ -126,7 +126,7 @@ fn everyday_tasks_pass() {
     }
     world.run("finetune tag --model run --data tags -o tagger --steps 1").succeeds();
 
-    // ALBERT_TASK=17 runs one.
+    // ALBERT_TASK=17 runs only task 17.
     let only: Option<usize> =
         std::env::var("ALBERT_TASK").ok().map(|number| number.parse().expect("ALBERT_TASK is a number"));
     let (mut wrong, mut passed) = (vec![], vec![]);

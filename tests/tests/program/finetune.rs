@@ -1,4 +1,4 @@
-//! Fine-tuning: a folder of texts, a run, evaluation, predictions and single texts; answers in text; and errors of one line.
+//! Fine-tuning: a folder of texts, a run, evaluation, predictions and single texts; answers in text; errors of one line.
 
 use albert::config::AlbertConfig;
 use albert_tests::{
@@ -91,7 +91,7 @@ fn texts_are_learnt_measured_predicted_and_classified() {
 
     let one = world.run("classify --model run/seed-1 'the film of day 3 was worst'").succeeds();
     assert!(one.stdout.lines().next().is_some_and(|line| line.ends_with("\tneg")), "{}", one.stdout);
-    // The folder is in use for a new run; resumed, both seeds are done.
+    // The folder is in use for a new run; a resumed run finds both seeds done.
     finetune(&world, "classify", "run/seed-1", "").fails_with(&["already holds a run; resume it"]);
     finetune(&world, "classify", "run", "--resume --seeds 2").succeeds().says(&["seed 2 of 2 is already done"]);
 }
@@ -127,7 +127,7 @@ fn questions_are_answered_from_a_text() {
     assert!(figure(&evaluated, "span_f1\t") > 0.8, "{evaluated}");
     let tuned = evaluate("--tune-null-threshold data/dev.json");
     let tuned = tuned.says(&["null threshold ", "(tuned on ", "dev.json)"]).stdout;
-    // A threshold tuned on these questions gives the best F1 that the evaluation reports.
+    // A threshold tuned on these questions reaches the best F1 that the evaluation reports.
     let [reached, reachable] = ["span_f1\t", "span_f1_tuned_here\t"].map(|name| figure(&tuned, name));
     assert!((reached - reachable).abs() < 1e-9, "{reached} and {reachable}: {tuned}");
     let mute = evaluate("--null-threshold -1000").stdout;
@@ -173,7 +173,7 @@ fn a_task_of_glue_goes_from_its_files_to_its_submission() {
     world.write("data/MNLI/dev_matched.tsv", rows(16, 30, 2, true));
     world.write("data/MNLI/dev_mismatched.tsv", rows(16, 30, 3, true));
     world.write("data/MNLI/test_mismatched.tsv", rows(10, 6, 4, false));
-    // The paper's row with fewer steps: the command line takes precedence.
+    // The paper's row with fewer steps: the command line has precedence.
     finetune(&world, "mnli", "run", "--preset paper --steps 60 --set schedule.warmup_steps=6").succeeds();
     for task in ["mnli", "mnli-mismatched"] {
         let measured = world.run(&format!("evaluate --model run --data data --task {task}")).succeeds();

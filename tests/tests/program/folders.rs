@@ -1,6 +1,6 @@
-//! Third-party folders give the vectors of sentence-transformers and the ids of transformers, or are refused by name.
+//! Third-party folders reproduce the vectors of sentence-transformers and the ids of transformers, or are rejected by name.
 //!
-//! `tests/oracle/third_party.py` made `golden/folders`: a folder, changes of its files, and the results after each.
+//! `tests/oracle/third_party.py` wrote `golden/folders`: a folder, changes of its files, and the results after each.
 
 use albert::{
     checkpoint::folder_keys::{KEYS, Use, as_markdown},
@@ -65,7 +65,7 @@ fn vectors(folder: &Path, texts: &[&str]) -> Result<Vec<Vec<f32>>, String> {
     Ok(embedded.vectors.chunks_exact(embedded.width).map(<[f32]>::to_vec).collect())
 }
 
-/// `found` is `expected`, by at most 1e-5 of the largest element.
+/// Checks that `found` equals `expected` up to 1e-5 of the largest element.
 fn difference(found: &[Vec<f32>], expected: &Value) -> Result<(), String> {
     for (row, (found, expected)) in found.iter().zip(expected.as_array().unwrap()).enumerate() {
         let expected: Vec<f64> = expected.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
@@ -106,7 +106,7 @@ fn every_change_gives_the_results_of_sentence_transformers_and_transformers() {
     assert!(cases.len() >= 80 && wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Every obeyed key of these files is changed by a case; shapes and training of `config.json` are tested elsewhere.
+/// Every obeyed key of these files is changed by a case; shapes and training settings of `config.json` are tested elsewhere.
 #[test]
 fn every_obeyed_key_is_changed_by_a_case() {
     let (_, cases) = cases();
@@ -196,7 +196,7 @@ fn what_cannot_be_obeyed_is_refused_by_name() {
     }
 }
 
-/// The folder that `convert` makes of `from`, in it.
+/// Converts `from` to a folder in it.
 fn converted(from: &TempDir) -> PathBuf {
     let (from, to) = (from.path().display(), from.path().join("to"));
     run(&format!("convert --from {from} --to {}", to.display())).succeeds();
@@ -222,7 +222,7 @@ fn convert_keeps_what_a_folder_of_sentence_transformers_says() {
         let to = converted(&from);
         assert_eq!(vectors(&to, &texts).unwrap(), vectors(from.path(), &texts).unwrap(), "{name}");
     }
-    // The old layout has the model in a folder of its own.
+    // In the old layout the model is in a separate folder.
     let from = folder(&changes(json!({"modules.json": {"": [
         {"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
         {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]}})));
@@ -287,7 +287,7 @@ fn weights_of_other_kinds_are_named_with_a_remedy() {
     assert!(error.contains("hf download organization/model-of-the-hub --local-dir FOLDER"), "{error}");
 }
 
-/// Names of tensors with `prefix` before each; the file has no checksum of ours.
+/// Adds `prefix` to the names of all tensors; the file then has no checksum of ours.
 fn prefixed(folder: &Path, prefix: &str) {
     let path = folder.join("model.safetensors");
     let bytes = fs::read(&path).unwrap();

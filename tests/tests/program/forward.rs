@@ -1,17 +1,17 @@
 //! Outputs of third-party models compared with golden files of PyTorch and transformers (`tests/oracle/forward.py golden
 //! tests/golden/forward`).
 //!
-//! A golden folder is a model as transformers saved it, with every parameter random; lines of input that are padded, masked
-//! in the middle, one token long and as long as can be; and tensors of an f64 run with, for each, the bound of its error:
-//! twice the error of PyTorch's f32 in the same run plus an ulp of the largest value. The largest error of a few elements is a
-//! matter of chance, in PyTorch and here (over eight draws of the weights 25 of 1,074 tensors exceed the bound, and 12 of
-//! PyTorch's the one drawn from ours), so a small share of the gradients may exceed it.
+//! A golden folder contains a model saved by transformers with every parameter random; lines of input that are padded, masked
+//! in the middle, one token long and of maximum length; and tensors of an f64 run, each with its error bound: twice the error
+//! of PyTorch's f32 in the same run plus an ulp of the largest value. The largest error of a few elements is a matter of
+//! chance, in PyTorch and here (for eight draws of the weights, 25 of our 1,074 tensors exceed the bound, and 12 of PyTorch's
+//! exceed a bound derived from ours), so a small share of the gradients may exceed it.
 
 use albert_tests::program::{albert, finish};
 use engine::io::Safetensors;
 use std::path::{Path, PathBuf};
 
-/// Number of gradients that may exceed the bound, and by what factor.
+/// Share of gradients that may exceed the bound, and by what factor.
 const LUCK: f64 = 0.08;
 const MOST: f64 = 3.0;
 

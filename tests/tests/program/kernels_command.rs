@@ -19,7 +19,7 @@ const DOUBLE: &str = "
     ret;
 }";
 
-/// Launches `text` as `launch` says, with more arguments of the command.
+/// Launches `text` as described by `launch`, with additional arguments.
 fn launch(folder: &Path, text: &str, launch: &Value, more: &str) -> Finished {
     std::fs::write(folder.join("kernel.ptx"), text).unwrap();
     std::fs::write(folder.join("launch.json"), launch.to_string()).unwrap();
@@ -27,7 +27,7 @@ fn launch(folder: &Path, text: &str, launch: &Value, more: &str) -> Finished {
     run(&format!("kernels simulate {folder}/kernel.ptx --launch {folder}/launch.json {more}"))
 }
 
-/// Runs [`DOUBLE`] or another `text` with `x` of `n` elements.
+/// Runs [`DOUBLE`] or another `text` on a buffer `x` of `n` elements.
 fn simulate(folder: &Path, text: &str, x: &Value, n: u32, more: &str) -> Finished {
     let y = json!({"buffer": "y", "dtype": "f32", "shape": [8]});
     let [grid, block] = [[1, 1, 1], [32, 1, 1]];
@@ -36,7 +36,7 @@ fn simulate(folder: &Path, text: &str, x: &Value, n: u32, more: &str) -> Finishe
     launch(folder, text, &description, more)
 }
 
-/// The buffer `x` of eight floats, with more keys or others.
+/// The buffer `x` of eight floats, with additional or changed keys.
 fn x(more: Value) -> Value {
     let mut x = json!({"buffer": "x", "dtype": "f32", "shape": [8]});
     x.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -1,21 +1,21 @@
-//! Kill campaign: every command that writes is killed with SIGKILL, at random moments and at system calls, and continued.
+//! Kill campaign: every command that writes is killed with SIGKILL, at random moments and at system calls, and then continued.
 //!
-//! | command | after a kill | must hold |
+//! | command | after a kill | required |
 //! |---|---|---|
-//! | pretrain, finetune, ablate | started with `--resume` (ablate: again) | ends with the files of an uninterrupted run |
-//! | data build, tokenizer train, convert, predict | started again | the output is absent, the old one or the complete new one |
+//! | pretrain, finetune, ablate | started with `--resume` (ablate: without)  | ends with the files of an uninterrupted run |
+//! | data build, tokenizer train, convert, predict | restarted     | the output is absent, the old one or the complete new one |
 //!
 //! After every kill, each file under a final name is complete: JSON parses, checksums match, outputs that are renamed into
-//! place equal those of the reference. After the last start there are no leftovers: the folder lists the same names as the
-//! reference. All files are compared byte by byte, except:
+//! place equal those of the reference. After the last start there are no leftovers: the folder contains the same names as
+//! the reference. All files are compared byte by byte, except:
 //!
-//! * timings (`seconds`, `tokens_per_second`, `speed`, `data_share`) in `metrics.jsonl` and JSON files, and `table.md`, which prints the speeds and figures of `table.json`;
-//! * the header of a checkpoint, which holds the seconds of the run; its tensors are compared;
+//! * timings (`seconds`, `tokens_per_second`, `speed`, `data_share`) in `metrics.jsonl` and JSON files, and `table.md`, which prints the speeds and metrics of `table.json`;
+//! * the header of a checkpoint, which contains the seconds of the run; its tensors are compared;
 //! * TensorBoard event files: each start opens a new one, named after the time.
 //!
-//! A normal run makes a few kills of each kind. The campaign:
-//! `ALBERT_KILLS=1000 cargo test --release -p albert-tests --test program kills -- --nocapture`. Kills at system calls
-//! need `strace`; without it they are reported as skipped.
+//! A normal test run makes a few kills of each kind. The campaign: `ALBERT_KILLS=1000 cargo test --release -p
+//! albert-tests --test program kills -- --nocapture`. Kills at system calls need `strace`; without it they are
+//! reported as skipped.
 #![cfg(unix)]
 
 use albert_tests::{
@@ -34,7 +34,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Seed of moments and system calls.
+/// Seed for moments and system calls.
 const SEED: u64 = 20_261_123;
 const SIGKILL: i32 = 9;
 
@@ -111,7 +111,7 @@ fn comparable(path: &Path, bytes: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// The first name at which two listings differ.
+/// First name at which two listings differ.
 fn difference(expected: &Files, got: &Files) -> Option<String> {
     let missing = expected.keys().find(|name| !got.contains_key(*name)).map(|name| format!("`{name}` is missing"));
     let extra = got.keys().find(|name| !expected.contains_key(*name)).map(|name| format!("`{name}` is left over"));
@@ -188,7 +188,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// Hidden files in the folder of an output: leftovers of killed writers.
+/// Hidden files in the folder of an output, left by killed writers.
 fn leftovers(path: &Path) -> Vec<PathBuf> {
     let name = format!(".{}", path.file_name().expect("outputs have names").display());
     let entries = fs::read_dir(path.parent().expect("outputs are in the world")).expect("the world can be listed");
@@ -199,21 +199,21 @@ fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
-/// True if SIGKILL ended it; a command that had finished does not count.
+/// True if SIGKILL ended it; a command that had already finished does not count.
 fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(SIGKILL) || status.code() == Some(128 + SIGKILL)
 }
 
-/// Kills after `delay`.
+/// Kills the command after `delay`.
 fn kill_after(target: &Target, delay: Duration) -> bool {
     let mut child = quiet(&mut albert(&target.command_line())).spawn().expect("the program starts");
     thread::sleep(delay);
-    // Fails if it has ended; then its status says so.
+    // Fails if the command has ended; then its status shows it.
     let _ = child.kill();
     was_killed(child.wait().expect("it can be waited for"))
 }
 
-/// `strace` in front of the program, with these options.
+/// Runs the program under `strace` with these options.
 fn traced(target: &Target, options: &[&str]) -> Command {
     let mut command = Command::new("strace");
     // Not `--seccomp-bpf`: with it, strace 6.1 does not inject signals.
@@ -238,7 +238,7 @@ fn count_calls(target: &Target, log: &Path) -> [u32; CALLS.len()] {
     })
 }
 
-/// Kills at the `number`-th call of a group in a thread.
+/// Kills the command at the `number`-th call of a group in a thread.
 fn kill_at_call(target: &Target, calls: &str, number: u32) -> bool {
     let inject = format!("inject={calls}:signal=SIGKILL:when={number}");
     let options = ["-o", "/dev/null", "-e", &format!("trace={calls}"), "-e", &inject];
@@ -255,7 +255,7 @@ struct Tally {
     failures: Vec<String>,
 }
 
-/// Kills `target` until `kills` kills have hit it; half of them at system calls.
+/// Kills `target` until `kills` kills were effective, half of them at system calls.
 fn campaign(target: &Target, kills: u32, has_strace: bool, log: &Path) -> Tally {
     remove(&target.output);
     let start = Instant::now();
@@ -290,7 +290,7 @@ fn campaign(target: &Target, kills: u32, has_strace: bool, log: &Path) -> Tally 
         if let Some(problem) = half_accepted(target, &reference) {
             tally.failures.push(tell(problem));
         }
-        // A chain of kills ends with an uninterrupted start.
+        // A series of kills ends with an uninterrupted start.
         if !hit || draw.below(4) == 0 {
             tally.longest_chain = tally.longest_chain.max(chain);
             let has_state = target.output.join("checkpoints").is_dir() && !checkpoints(&target.output).is_empty();
@@ -340,7 +340,7 @@ fn killed_commands_lose_nothing_and_leave_nothing_half_accepted() {
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let mut failures = Vec::new();
     for target in &targets {
-        // In a normal run one command is killed often enough that kills fall into the writing of a checkpoint.
+        // In a normal test run, one command is killed often enough that some kills hit the writing of a checkpoint.
         let share = if target.name == "pretrain" { share.max(12) } else { share };
         let tally = campaign(target, share, has_strace, &world.path("strace.log"));
         let calls = tally.at_calls.map(|count| count.to_string()).join(" | ");

@@ -41,7 +41,7 @@ fn what_a_language_needs_is_kept_from_training_to_a_filled_mask() {
     let told = train("tokenizer.json --cased --keep-accents");
     assert!(!told.contains("warning"), "{told}");
 
-    // Hugging Face's library gives the ids of the program, for text in other normal forms, too.
+    // Hugging Face's library produces the same ids as the program, even for text in other normal forms.
     let theirs = tokenizers::Tokenizer::from_file(world.path("tokenizer.json")).unwrap();
     let mut lines: Vec<String> = corpus().lines().take(200).map(str::to_owned).collect();
     let others = ["ｶﾞﾗｽ カ\u{3099}ラス ＷＥＧ", "wu\u{308}rde Na\u{306}m", "د\u{64e}\u{651} 한", "ΟΔΟΣ ΔΡΌΜΟΣ"];
@@ -64,14 +64,14 @@ fn what_a_language_needs_is_kept_from_training_to_a_filled_mask() {
 
     world.run("data build text.txt --tokenizer tokenizer.json -o data").succeeds();
     world.run_pretrain("run", &["schedule.steps=5", "evaluation.interval=0"]).succeeds();
-    // The folder of the run has the same tokenizer, and its converted copy as well.
+    // The folder of the run and its converted copy have the same tokenizer.
     world.run("convert --from run --to copy").succeeds();
     assert_eq!((ids("run", &input), ids("copy", &input)), (expected.clone(), expected));
     let config = std::fs::read_to_string(world.path("run/tokenizer_config.json")).unwrap();
     assert!(config.contains("\"do_lower_case\": false") && config.contains("\"keep_accents\": true"), "{config}");
     let filled = world.run("fill-mask --model run 'ガラスの [MASK] に Weg'").succeeds().stdout;
     assert!(!filled.trim().is_empty());
-    // A spiece.model would be lower-cased by its readers.
+    // Readers of a spiece.model would convert to lower case.
     world
         .run("tokenizer convert --tokenizer tokenizer.json -o spiece.model")
         .fails_with(&["cannot write this tokenizer as spiece.model", "use its tokenizer.json"]);

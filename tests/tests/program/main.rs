@@ -1,4 +1,4 @@
-//! Tests that run the program. One binary, so that they run in parallel and are linked once; tests that count allocations, and
+//! Tests that run the program. They are one binary, to run in parallel and be linked once; tests that count allocations, and
 //! those that use the libraries, are separate binaries.
 
 mod bad_input;

@@ -1,4 +1,4 @@
-//! Ranks on simulated GPUs over a fake NCCL (`tests/fake/nccl.rs`): the bits of one process, and the errors.
+//! Ranks on simulated GPUs over a fake NCCL (`tests/fake/nccl.rs`): bit-identical results to one process, and errors.
 
 use albert_tests::{
     fake::compile,
@@ -18,7 +18,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Compiles the library; `None` where there is no compiler.
+    /// Compiles the library; `None` without a compiler.
     pub(crate) fn new() -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let fake = Self { folder };
@@ -38,7 +38,7 @@ impl Fake {
         fs::write(self.path("fault"), fault).expect("the folder is writable");
     }
 
-    /// Lines of the library's log, sorted; empties it.
+    /// Returns the lines of the library's log, sorted, and empties it.
     pub(crate) fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
         let _ = fs::remove_file(self.path("calls"));
@@ -58,7 +58,7 @@ fn gradients(device: &Device, len: usize) -> Gradients {
     builder.build(device.processor(), 0).expect("parameters").gradients(device).expect("gradients")
 }
 
-/// Sums of `len` gradients over 8 lanes on this rank, of two steps; every order of additions has bits of its own.
+/// Sums of `len` gradients over 8 lanes on this rank, for two steps; each order of additions has different bits.
 fn sums(communicator: &Communicator, device: &Device, len: usize) -> engine::Result<Vec<u32>> {
     let mut gradients = gradients(device, len);
     let lanes = Lanes::new(communicator, "lanes", 8)?;
@@ -81,7 +81,7 @@ fn sums(communicator: &Communicator, device: &Device, len: usize) -> engine::Res
     Ok(gradients.elements()?.iter().map(|x| x.to_bits()).collect())
 }
 
-/// Results of `work` for each item, each on a thread of its own.
+/// Runs `work` for each item on a separate thread and returns the results.
 fn at_once<I: Send, T: Send>(items: Vec<I>, work: impl Fn(I) -> T + Sync) -> Vec<T> {
     let work = &work;
     std::thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn at_once<I: Send, T: Send>(items: Vec<I>, work: impl Fn(I) -> T + Sync) -> Vec
     })
 }
 
-/// Runs `work` on ranks, each on a thread with a GPU of its own that is connected over `fake`.
+/// Runs `work` on ranks, each on a thread with its own GPU, connected over `fake`.
 fn on_gpus<T: Send>(
     fake: &Fake,
     size: usize,
@@ -132,7 +132,7 @@ fn gradients_over_nccl_have_the_sum_of_one_process() {
     }
 }
 
-/// So that the test above sees what the library moves.
+/// Checks that the test above depends on the data that the library transfers.
 #[test]
 fn a_wrong_byte_changes_the_sum() {
     let Some(fake) = Fake::new() else { return };
@@ -141,14 +141,14 @@ fn a_wrong_byte_changes_the_sum() {
     let work = |rank: engine::Result<Communicator>, device: &Device| {
         sums(&rank.expect("ranks connect"), device, 50).expect("a sum") == expected
     };
-    // The first step is wrong; the second, which is compared, begins at zero.
+    // The first step is wrong; the second one, which is compared, starts at zero.
     assert_eq!(on_gpus(&fake, 2, PATIENCE, work), [true, true]);
     // Two groups a step.
     fake.set_fault("corrupt 1 2");
     assert!(on_gpus(&fake, 2, PATIENCE, work).contains(&false));
 }
 
-/// The error of a rank that fails and aborts; `None` if all goes well.
+/// Error of a rank that fails and aborts; `None` if it succeeds.
 fn error(rank: engine::Result<Communicator>, device: &Device) -> Option<String> {
     let rank = match rank {
         Ok(rank) => rank,
@@ -172,9 +172,9 @@ fn faults_of_a_library_and_of_its_ranks_are_told_and_the_work_is_aborted() {
     let old = format!("ALBERT_NCCL = {file}: {file} is NCCL 2.6.4; 2.7.0 or later is needed");
     let start = "rank 1, the start of NCCL: NCCL failed in ncclCommInitRank: fake system error";
     let all = &["abort 0", "abort 1", "init 0 of 2", "init 1 of 2"][..];
-    // Fault, ranks, the one that fails, its error, and calls of the library.
+    // Fault, number of ranks, failing rank, its error, and calls of the library.
     for (fault, size, rank, said, calls) in [
-        // After the two groups of the first step; or the end of a group does not return, as where NCCL connects.
+        // After the two groups of the first step; or the end of a group does not return, as when NCCL connects.
         ("silent 1 2", 2, 0, silent, all),
         ("stuck 1 2", 2, 0, silent, all),
         ("silent 1 0", 3, 0, ": rank 1 or 2 did not answer within", &[]),
@@ -195,7 +195,7 @@ fn faults_of_a_library_and_of_its_ranks_are_told_and_the_work_is_aborted() {
     }
 }
 
-/// Control messages of ranks without MPI: none, some, and more than a buffer holds.
+/// Control messages of ranks without MPI: empty, short, and larger than a buffer.
 #[test]
 fn control_messages_of_any_length_arrive_whole() {
     let Some(fake) = Fake::new() else { return };
@@ -224,7 +224,7 @@ fn control_messages_of_any_length_arrive_whole() {
     assert!(fake.calls().iter().all(|call| !call.starts_with("misuse")));
 }
 
-/// Settings of a few steps that the simulator takes in seconds.
+/// Settings for a few steps that take seconds on the simulator.
 pub(crate) fn short() -> Vec<&'static str> {
     "model.embedding_size=8 model.hidden_size=16 model.num_hidden_layers=1 model.num_attention_heads=1 \
      data.evaluation.max_sequences=2 data.batch.max_tokens=64 data.batch.max_sequences=1 data.batch.lanes=4 \
@@ -233,7 +233,7 @@ pub(crate) fn short() -> Vec<&'static str> {
         .collect()
 }
 
-/// `size` processes as torchrun starts them, without MPI.
+/// Runs `size` processes like torchrun, without MPI.
 fn torchrun<A: AsRef<OsStr> + Sync>(size: usize, file: &str, port: usize, arguments: &[A]) -> Vec<Finished> {
     let start = |rank: usize| {
         let number = |number: usize| number.to_string();

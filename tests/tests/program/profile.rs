@@ -17,7 +17,7 @@ fn calls(finished: &Finished, kernel: &str) -> Vec<u64> {
 #[test]
 fn every_command_with_a_model_prints_what_its_kernels_cost() {
     let world = World::new();
-    // Two layers in every model. A step of 12 sequences has two batches of up to 8; nothing is evaluated.
+    // Every model has two layers. A step of 12 sequences has two batches of at most 8; nothing is evaluated.
     let settings = ["--profile", "schedule.steps=6", "evaluation.interval=0", "data.evaluation.max_sequences=8"];
     let pretrained = world.run_pretrain("model", &settings).succeeds();
     assert!(calls(&pretrained, "attention.backward")[0] >= 2 * 2 * 6, "{}", pretrained.stderr);
@@ -25,7 +25,7 @@ fn every_command_with_a_model_prints_what_its_kernels_cost() {
     assert_eq!(calls(&filled, "attention"), [2 * 2]);
     assert!(filled.stdout.starts_with("the [MASK] flows\n"), "{}", filled.stdout);
     world.write("lines.txt", "a river\n");
-    // One table per seed; predictions of both in one.
+    // One table per seed; the predictions of both seeds share one.
     world.write("task/train.tsv", format!("text\tlabel\n{}", "rain falls\twet\nthe sun\tdry\n".repeat(8)));
     world.write("task/dev.tsv", "text\tlabel\nrain\twet\nsun\tdry\n");
     let tune = "finetune classify --model model --data task --output tuned --steps 3 --seeds 2 --profile";

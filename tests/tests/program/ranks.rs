@@ -1,7 +1,7 @@
-//! Several ranks under the launchers of this machine: the files of one process, and errors that name the rank.
+//! Several ranks under the launchers of this machine: the same files as from one process, and errors that name the rank.
 //!
 //! `mpirun.openmpi` and `mpirun.mpich` are Debian's names. `ALBERT_TEST_MPIEXEC=PLACE/bin/mpiexec` adds another launcher, with
-//! its library in `PLACE/lib`: that of `pip install mpich`, which has the standard ABI.
+//! its library in `PLACE/lib`, such as that of `pip install mpich`, which has the standard ABI.
 #![cfg(unix)]
 
 use crate::{
@@ -29,7 +29,7 @@ struct Launcher {
     arguments: &'static [&'static str],
 }
 
-/// Launchers that run here; says which do not.
+/// Launchers that run here; prints those that do not.
 fn launchers() -> Vec<Launcher> {
     let mut all = vec![
         Launcher { command: "mpirun.openmpi".into(), arguments: &["--oversubscribe"] },
@@ -48,7 +48,7 @@ fn launchers() -> Vec<Launcher> {
 }
 
 impl Launcher {
-    /// `ranks` processes of `program`, of one thread.
+    /// Command for `ranks` processes of `program`, each with one thread.
     fn start(&self, ranks: usize, program: &Path, arguments: &[String]) -> Command {
         let mut command = Command::new(&self.command);
         if let Some(place) = Path::new(&self.command).parent().and_then(Path::parent) {
@@ -56,13 +56,13 @@ impl Launcher {
         }
         command.args(self.arguments).arg("-n").arg(ranks.to_string()).arg(program).args(arguments);
         command.env("ALBERT_THREADS", "1").env_remove("ALBERT_ISA").stdin(Stdio::null());
-        // Open MPI refuses root otherwise.
+        // Otherwise Open MPI does not run as root.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command
     }
 
-    /// As [`start`](Self::start), but the shell runs `script` for rank `rank`: the program is `$0`, its arguments `$@`. No path
-    /// of a test has spaces.
+    /// As [`start`](Self::start), but rank `rank` runs the shell script `script`: the program is `$0`, its arguments `$@`. No
+    /// path of a test has spaces.
     fn start_with(&self, rank: &str, script: &str, ranks: usize, arguments: &[String]) -> Command {
         let script =
             format!(r#"case "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" in {rank}) {script} ;; *) exec "$0" "$@" ;; esac"#);
@@ -80,7 +80,7 @@ fn arguments(world: &World, run: &str, more: &[&str]) -> Vec<String> {
     world.pretrain(run, &[&LANES[..], more].concat())
 }
 
-/// CPUs of different instruction sets train one model, too.
+/// CPUs with different instruction sets also train one model.
 #[test]
 fn ranks_under_every_launcher_write_the_files_of_one_process() {
     let world = World::new();
@@ -118,14 +118,14 @@ fn every_rank_writes_a_trace_of_its_exchanges() {
     }
 }
 
-/// Disturbances of a run of several ranks: signals to a rank (which the others wait for until their timeout if it is stopped),
-/// Ctrl-C at the launcher, and a disk that is full for the first rank: from then on no file of its may exceed 64 KiB.
+/// Disturbances of a run of several ranks: signals to a rank (if it is stopped, the other ranks wait until their timeout),
+/// Ctrl-C at the launcher, and a full disk for the first rank: from then on its files are limited to 64 KiB.
 const DISTURBANCES: [&str; 5] = ["KILL", "STOP", "TERM", "INT", "full disk"];
 
-/// Seconds that ranks wait for another.
+/// Seconds that a rank waits for another.
 const TIMEOUT: u64 = 2;
 
-/// Processes of the program that work in `folder`, whatever the launcher's own arguments say.
+/// Processes of the program in the working folder `folder`, regardless of the launcher's own arguments.
 fn ranks_in(folder: &str) -> Vec<u32> {
     let is_rank = |pid: &u32| {
         let of = |name: &str| format!("/proc/{pid}/{name}");
@@ -158,12 +158,12 @@ fn is_first(pid: u32) -> bool {
 }
 
 fn signal(name: &str, process: u32) {
-    // A process that has just ended is no failure.
+    // It is not a failure if a process has just ended.
     let sent = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null()).status();
     sent.expect("kill runs");
 }
 
-/// Starts `launcher` with `ranks` ranks, disturbs them after `pause`, and returns what they said and whether they ended well.
+/// Starts `launcher` with `ranks` ranks, disturbs them after `pause`, and returns their output and whether they succeeded.
 fn disturbed(
     launcher: &Launcher,
     ranks: usize,
@@ -173,7 +173,7 @@ fn disturbed(
     (pause, choice): (Duration, usize),
 ) -> (bool, String) {
     let mut command = match disturbance {
-        // So that a write beyond the limit fails instead.
+        // Makes a write beyond the limit fail instead.
         "full disk" => launcher.start_with("0", "trap '' XFSZ; exec \"$0\" \"$@\"", ranks, arguments),
         _ => launcher.start(ranks, program(), arguments),
     };
@@ -205,8 +205,8 @@ fn disturbed(
     (status.success(), output())
 }
 
-/// Waits for a launcher whose rank `victim` was disturbed: at most 30 s, and as long again if that rank is stopped where the
-/// others cannot tell.
+/// Waits for a launcher whose rank `victim` was disturbed: at most 30 s, and twice as long if that rank is stopped where the
+/// other ranks cannot detect it.
 fn end_of(
     running: &mut Child,
     folder: &str,
@@ -223,12 +223,12 @@ fn end_of(
         let waited = started.elapsed();
         if waited > Duration::from_secs(30) && !is_continued {
             let said = output();
-            // Until the run begins ranks wait for the timeout that is set in the program; the first may be stopped when it has
-            // announced the others and its last message is still in the library's hands. A rank that is stopped after its
-            // last call of the library is waited for by the launcher alone.
+            // Until the run begins, ranks wait for the program's default timeout; the first may be stopped after it has
+            // announced the ranks, while its last message is still queued in the library. If a rank is stopped after its last
+            // call of the library, only the launcher waits for it.
             let (has_started, is_done) = (said.contains(" parameters; "), said.contains("done: "));
             let left = ranks_in(folder);
-            // A process that is stopped while it exits is not among them.
+            // A process that is stopped during its exit is not among them.
             if left.is_empty() && disturbance != "STOP" {
                 // Open MPI's launcher may lose a rank that is killed while it connects, and wait for it forever.
                 running.kill().expect("the launcher is a child");
@@ -248,12 +248,12 @@ fn end_of(
     }
 }
 
-/// The output of a run that a disturbance of this kind cut short names it.
+/// Asserts that the output of a run that was cut short by a disturbance names the disturbance.
 fn assert_explained(kind: &str, said: &str, what: &str) {
     let in_time = ["answer", "return"].map(|verb| format!("did not {verb} within {TIMEOUT} s"));
     let (must, one_of) = match kind {
         "STOP" => ("error: rank ", in_time.each_ref().map(String::as_str)),
-        // Until the ranks are announced it may be the MPI library that writes, and fails in its own words.
+        // Until the ranks are announced, the MPI library may be the one that writes, and fails with its own message.
         "full disk" if !said.contains("ranks on") => ("", ["File too large", "nit_thread"]),
         "full disk" => ("error: ", ["File too large"; 2]),
         _ => return,
@@ -261,7 +261,7 @@ fn assert_explained(kind: &str, said: &str, what: &str) {
     assert!(said.contains(must) && one_of.iter().any(|sentence| said.contains(sentence)), "{what}");
 }
 
-/// A few disturbances of each kind; `ALBERT_RANK_DISTURBANCES=100` makes a campaign (.ci/ranks.sh).
+/// A few disturbances of each kind; `ALBERT_RANK_DISTURBANCES=100` runs a campaign (.ci/ranks.sh).
 #[test]
 fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
     let count = std::env::var("ALBERT_RANK_DISTURBANCES").map_or(6, |text| text.parse().expect("a number"));
@@ -281,7 +281,7 @@ fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
             let run = format!("disturbed-{i}-{runs}");
             let folder = world.text_path(&run);
             runs += 1;
-            // Each start goes on where the one before was disturbed, with another number of ranks.
+            // Each start continues from the previous disturbance, with another number of ranks.
             loop {
                 let resume: &[&str] = if world.path(&run).join("config.toml").exists() { &["--resume"] } else { &[] };
                 let arguments = arguments(&world, &run, &[&more[..], resume].concat());
@@ -302,9 +302,9 @@ fn disturbed_ranks_end_in_time_and_resume_to_the_same_bits() {
                     disturbed(launcher, ranks, &arguments, &folder, kind, (pause, random(8) as usize));
                 let what = format!("{kind} to {ranks} ranks after {pause:?} under {}:\n{said}", launcher.command);
                 assert!(!said.contains("panicked"), "{what}");
-                // Written at the end; the best model so far is there before.
+                // Written at the end; the best model so far exists earlier.
                 let has_model = world.path(&run).join("last/model.safetensors").exists();
-                // The launcher of MPICH 4.0 often exits with 0 if Ctrl-C reaches it as it starts, whatever its processes do.
+                // The launcher of MPICH 4.0 often exits with 0 if Ctrl-C arrives during its start, even if its processes fail.
                 let ended_well = ended_well && (has_model || kind != "INT");
                 seen[which] += usize::from(!ended_well);
                 if ended_well {
@@ -367,7 +367,7 @@ fn ranks_that_differ_are_refused() {
     }
 }
 
-/// Over a fake library, whose path is named; simulated GPUs have no other.
+/// With a fake library, named by its path; simulated GPUs have no other.
 #[test]
 fn gradients_of_gpus_go_over_nccl_or_the_ranks_say_why_not() {
     let Some(fake) = Fake::new() else { return };
@@ -397,7 +397,7 @@ fn gradients_of_gpus_go_over_nccl_or_the_ranks_say_why_not() {
     }
 }
 
-/// Whole runs: ranks take them one by one.
+/// Ranks share the work by whole runs.
 #[test]
 fn ranks_share_the_runs_of_an_ablation() {
     let world = World::with_models();
@@ -423,7 +423,7 @@ fn ranks_share_the_runs_of_an_ablation() {
 #[test]
 fn ranks_share_data_and_vocabulary() {
     let world = World::of_text(&corpus(5000));
-    // Of several parts, with a document that spans some of them, an empty file, and a small one.
+    // Files of several parts, with a document that spans several of them, an empty file, and a small one.
     world.write("b.txt", corpus(4000).replace("\n\n", "\n"));
     world.write("c.txt", "");
     world.write("d.txt", corpus(9));
@@ -472,7 +472,7 @@ fn ranks_share_data_and_vocabulary() {
     }
 }
 
-/// A library that is not the launcher's knows of one process.
+/// A library that is not the launcher's detects only one process.
 #[test]
 fn a_library_of_another_launcher_is_named() {
     let world = World::of_text("");
@@ -488,7 +488,7 @@ fn a_library_of_another_launcher_is_named() {
     }
 }
 
-/// A library may wait inside a call, where no timeout is tested: a thread ends the rank.
+/// A library may wait inside a call, where no timeout is checked: a thread ends the rank.
 #[test]
 fn a_library_that_does_not_return_is_named() {
     let world = World::new();
@@ -506,6 +506,6 @@ fn a_library_that_does_not_return_is_named() {
     run("test", "MPI_Test:60").fails_with(&["error: rank 0, ", ": rank 1 did not answer within 1 s"]);
     run("end", "MPI_Finalize:1")
         .fails_with(&["done: ", "error: rank 0, the end: MPI_Finalize did not return within 1 s"]);
-    // Refused by itself, and then not ended by the library.
+    // The program rejects it and exits; the library does not end it.
     run("free", "MPI_Abort:1").fails_with(&["already holds a run", "MPI_Abort did not return within "]);
 }

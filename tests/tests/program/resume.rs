@@ -1,5 +1,5 @@
-//! Same seed, same bits: with any number of threads, and after a signal (after kills: `kills.rs`); and models of runs that did not
-//! end.
+//! Same seed, same bits: for any number of threads, and after a signal (after kills: `kills.rs`); and models of runs that did not
+//! finish.
 #![cfg(unix)]
 
 use albert_tests::{
@@ -14,13 +14,13 @@ use std::{
     time::Duration,
 };
 
-/// A run that has started its steps, and its output from then on.
+/// A run that has begun its steps, and its further output.
 struct Started {
     child: Child,
     rest: thread::JoinHandle<String>,
 }
 
-/// Starts the run and waits for its first step; `Err` has the output if it ended before.
+/// Starts the run and waits for its first step; `Err` contains the output if it ended before.
 fn start(arguments: &[String]) -> Result<Started, String> {
     let mut child = albert(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
@@ -32,7 +32,7 @@ fn start(arguments: &[String]) -> Result<Started, String> {
         }
     }
     let rest = thread::spawn(move || {
-        // The output may end within a character; the relevant part is before.
+        // The output may end within a character; the relevant part is before it.
         let mut bytes = Vec::new();
         let _ = stderr.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -57,7 +57,7 @@ fn an_automatic_precision_is_chosen_once() {
     world.run_pretrain("auto", &automatic).succeeds().says(&["precision: "]);
     let config = fs::read_to_string(world.path("auto").join("config.toml")).unwrap();
     assert!(config.contains("precision = ") && !config.contains("auto\""), "{config}");
-    // A run in bf16 stays in bf16, also where f32 would be chosen.
+    // A bf16 run is resumed in bf16, even where f32 would be chosen.
     world.run_pretrain("bf16", &["compute.precision=bf16", "schedule.steps=8"]).succeeds();
     world.run_pretrain("bf16", &[&automatic[..], &["--resume"]].concat()).succeeds().says(&["precision: bf16"]);
 }
@@ -65,17 +65,17 @@ fn an_automatic_precision_is_chosen_once() {
 #[test]
 fn sigterm_saves_ends_with_130_and_resumes_to_the_same_bytes() {
     let world = World::new();
-    // No checkpoint but those of the signal and of the end.
+    // No checkpoints except those of the signal and of the end.
     let more = ["schedule.steps=400", "run.checkpoint_interval=0"];
     world.run_pretrain("whole", &more).succeeds();
     let said = stop(&world.pretrain("stopped", &more));
     assert!(said.contains("stopped and saved") && said.contains("--resume"), "{said}");
     let saved = checkpoints(&world.path("stopped"));
     assert_eq!(saved.len(), 1, "{saved:?}");
-    // As the message says: only the run's own recipe.
+    // According to the message: only the run's own recipe.
     world.run("pretrain --resume -o stopped").succeeds().says(&["resuming from"]);
     for run in ["whole", "stopped"] {
-        // The earlier checkpoint is that of the signal in one run and absent in the other.
+        // The earlier checkpoint was written at the signal in one run and is missing in the other.
         checkpoints(&world.path(run)).iter().rev().skip(1).for_each(|path| fs::remove_file(path).expect("it is ours"));
     }
     assert_same_run(&world.path("whole"), &world.path("stopped"), "stopped by SIGTERM");
@@ -98,7 +98,7 @@ fn every_command_accepts(world: &World, run: &str) {
     fs::remove_dir_all(world.path("of-run")).unwrap();
 }
 
-/// Starts a run, ends it by SIGTERM, expects that it names its model, and returns what it said.
+/// Starts a run, ends it by SIGTERM, checks that it names its model, and returns its output.
 fn stop(arguments: &[String]) -> String {
     let Started { mut child, rest } = start(arguments).unwrap_or_else(|said| panic!("it ended at once: {said}"));
     thread::sleep(Duration::from_millis(60));
@@ -116,7 +116,7 @@ fn a_stopped_or_killed_run_leaves_a_model_that_every_command_accepts() {
     let world = World::new();
     world.write("task/train.tsv", "text\tlabel\nrain falls\twet\nthe sun\tdry\nnight rain\twet\n");
     world.write("task/dev.tsv", "text\tlabel\nrain\twet\nsun\tdry\n");
-    // Before the first evaluation: stopped by a signal, and by its time.
+    // Before the first evaluation: stopped by a signal, and by its time limit.
     let more = ["schedule.steps=100000", "evaluation.interval=0", "run.checkpoint_interval=0"];
     stop(&world.pretrain("stopped", &more));
     every_command_accepts(&world, "stopped");

@@ -1,4 +1,4 @@
-//! `--trace`: Chrome trace events of training and inference, on CPUs and GPUs, of stopped runs too.
+//! `--trace`: Chrome trace events of training and inference, on CPUs and GPUs, even for stopped runs.
 
 use albert_tests::{
     fake::compile,
@@ -22,7 +22,8 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// The file at `path`, of rank `rank`: all events have what viewers need, and the spans of a track are nested.
+    /// Reads the file at `path` of rank `rank`, and checks that all events have the keys that viewers need and that
+    /// the spans of a track are nested.
     #[track_caller]
     pub(crate) fn read(path: &Path, rank: usize) -> Self {
         let mut file: Value = serde_json::from_slice(&fs::read(path).expect("the file is there")).expect("it is JSON");
@@ -45,7 +46,7 @@ impl Timeline {
         }
         for (tid, mut spans) in spans {
             assert!(tracks.contains_key(&tid), "track {tid} has no name");
-            // At one start the longer one encloses the others.
+            // Of spans with the same start, the longer one encloses the others.
             spans.sort_by_key(|&(start, end)| (start, -end));
             let mut open = Vec::new();
             for (start, end) in spans {
@@ -57,7 +58,7 @@ impl Timeline {
         Self { tracks, events }
     }
 
-    /// Spans called `name` of the tracks whose names begin with `track`, in the order of the file; an empty name is any.
+    /// Spans called `name` on tracks whose names begin with `track`, in the order of the file; an empty name matches any.
     pub(crate) fn spans(&self, track: &str, name: &str) -> Vec<&Value> {
         let is_of = |event: &&Value| {
             event["ph"] == "X"
@@ -67,14 +68,14 @@ impl Timeline {
         self.events.iter().filter(is_of).collect()
     }
 
-    /// Values of the counter of memory.
+    /// Values of the memory counter.
     fn memory(&self) -> Vec<u64> {
         let of = self.events.iter().filter(|event| event["ph"] == "C" && event["name"] == "memory of steps");
         of.map(|event| event["args"]["bytes"].as_u64().expect("bytes")).collect()
     }
 }
 
-/// `inner` begins and ends within `outer`.
+/// True if `inner` begins and ends within `outer`.
 fn is_within(inner: &Value, outer: &Value) -> bool {
     let range = |event: &Value| {
         let start = event["ts"].as_f64().unwrap();
@@ -99,7 +100,7 @@ fn training_and_inference_write_events_of_threads_operations_and_memory() {
     let evaluation = timeline.spans("main", "evaluation");
     assert!(evaluation.len() == 1 && is_within(evaluation[0], steps[5]), "{evaluation:?}");
     for step in &steps {
-        // Two batches, and in the last step those of the evaluation.
+        // Two batches, and in the last step the batches of the evaluation.
         for (phase, count) in [("forward", 2), ("backward", 2), ("optimizer", 1)] {
             let phases = timeline.spans("main", phase);
             let in_step = phases.iter().filter(|phase| is_within(phase, step) && !is_within(phase, evaluation[0]));
@@ -138,7 +139,7 @@ fn a_path_that_cannot_be_written_is_refused_before_the_work() {
     world.run(&format!("fill-mask --model model rain[MASK] --trace {path}")).fails_with(&expected);
 }
 
-/// Sends SIGTERM once `sign` exists: the exit code, or `None` if the signal ended the process.
+/// Sends SIGTERM once `sign` exists; returns the exit code, or `None` if the signal ended the process.
 fn stopped(mut child: Child, sign: &Path) -> Option<i32> {
     let start = Instant::now();
     while !sign.exists() {
@@ -159,7 +160,7 @@ fn a_command_that_a_signal_stops_writes_its_trace() {
     let child = albert(&world.pretrain("model", &settings)).stderr(Stdio::null()).spawn().expect("it starts");
     assert_eq!(stopped(child, &world.path("model/metrics.jsonl")), Some(130));
     assert!(!Timeline::read(&world.path("train.json"), 0).events.is_empty());
-    // It waits for lines.
+    // The command waits for lines.
     let mut embed = world.albert("embed --model model - --trace embed.json");
     let mut child = embed.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
     let input = child.stdin.take();
@@ -179,7 +180,7 @@ fn a_simulated_gpu_has_operations_and_no_time_of_kernels() {
     assert!(timeline.tracks.values().all(|name| !name.starts_with("GPU")), "{:?}", timeline.tracks);
 }
 
-/// With a driver that says that each launch takes 10 microseconds.
+/// With a driver that reports 10 microseconds for each launch.
 #[cfg(unix)]
 #[test]
 fn kernels_have_a_track_with_their_time_on_the_gpu() {
@@ -193,7 +194,7 @@ fn kernels_have_a_track_with_their_time_on_the_gpu() {
     finish(command.env("LD_LIBRARY_PATH", world.path(""))).succeeds();
     let timeline = Timeline::read(&world.path("trace.json"), 0);
     let kernels = timeline.spans("GPU: fake H200", "");
-    // More than have marks that are not read.
+    // More than there are marks for launches that are not read.
     assert!(kernels.len() > 2500, "{}", kernels.len());
     for (kernel, next) in kernels.iter().zip(&kernels[1..]) {
         let [start, then] = [kernel, next].map(|kernel| kernel["ts"].as_f64().unwrap());

@@ -1,4 +1,4 @@
-//! `albert verify`: a run is confirmed, and one changed bit, record or batch of it is named.
+//! `albert verify`: confirms a run, and reports a changed bit, record or batch.
 
 use albert_tests::run_folder::{World, checkpoints, copy, corpus};
 use engine::io::{Data, Safetensors, TensorOut, hash64, save_safetensors};
@@ -64,7 +64,7 @@ fn a_run_is_confirmed_and_each_change_to_it_is_named() {
     fs::write(&metrics, text.replace(&format!("{line}\n"), "")).unwrap();
     world.run("verify loss").fails_with(&["metrics.jsonl has a record of step 10 where the run wrote one of step 9"]);
 
-    // Another order of the texts: other batches.
+    // Another order of the texts results in other batches.
     let documents = corpus(150);
     let (first, rest) = documents.split_once("\n\n").unwrap();
     world.write("text.txt", format!("{rest}\n{first}\n\n"));
@@ -75,8 +75,8 @@ fn a_run_is_confirmed_and_each_change_to_it_is_named() {
     world.run("verify run --steps 0..10").fails_with(&["step 3: ", "in metrics.jsonl, and", "recomputed"]);
 }
 
-/// A world with two steps in bf16 and an evaluation. The simulated GPU made this run on 2026-11-29 from the configuration and the data
-/// of a run of an H200, whose bits it had until attention's forward pass changed: a prediction until a GPU confirms it.
+/// A world with two steps in bf16 and an evaluation. The simulated GPU ran it on 2026-11-29 with the configuration and the data of a run
+/// on an H200. Both had the same bits until attention's forward pass changed; since then it is a prediction to be confirmed on a GPU.
 fn with_run_of_a_gpu() -> World {
     let world = World::of_text("");
     copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/hopper"), &world.path(""));
