@@ -2,7 +2,7 @@
 //!
 //! * [`ParameterCounts`]: exact, by component and by head.
 //! * [`compute_parameters`]: weights times uses, V·E + E·H + N·(4H² + 8H²) + H², a proxy for cost that shows what
-//! sharing does not save; multiplied by steps and tokens per batch it is the "normalized cost".
+//!   sharing does not save; multiplied by steps and tokens per batch it is the "normalized cost".
 //! * [`Flops`]: multiplications and additions of the matrix products, attention scores included, the MLM head at
 //!   masked positions only.
 //! * [`Scaled`]: predicted step time on several ranks.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! * [`Objective`]: batches of a step, their loss, metrics and evaluation. [`RunObjective`]: its files and summary.
-//! Pre-training and fine-tuning are two objectives.
+//!   Pre-training and fine-tuning are two objectives.
 //! * [`Trainer`]: model, parameters, gradients, optimizer and workspace of an objective.
 //! * `run`: a run in a folder, resumable with bit-identical results.
 //! * [`Observer`]: callbacks of a run.

@@ -8,7 +8,8 @@
 //!                                   the best model so far (the last one saved if nothing is evaluated)
 //!   last/                           pre-training: the model at the end, in the same layout
 //!   task.json  report.html  predictions.jsonl  summary.json
-//! fine-tuning: the task; metrics and curves; the best model's predictions for the dev set; results of the finished run
+//!                                   fine-tuning: the task; metrics and curves; the best model's predictions for the dev
+//!                                   set; results of the finished run
 //!   checkpoints/                    the last two training states
 //! ```
 //!

@@ -11,7 +11,7 @@
 //! 3. with [`Cleaning::strip_accents`]: NFKD, and every character with a non-zero canonical combining class is dropped;
 //!    without: NFKC, so that equivalent characters have one spelling;
 //! 4. with [`Cleaning::lowercase`]: lower case, by Unicode's full mapping. A capital sigma becomes `ς` or `σ` depending on its neighbors
-//! after step 3, as if steps 1 and 2 came last, so that the result equals Python's `str.lower`.
+//!    after step 3, as if steps 1 and 2 came last, so that the result equals Python's `str.lower`.
 //!
 //! These are the rules of [`Normalization::Released`], which `transformers` cannot reproduce for every script. The rules of all other
 //! forms are exactly those of the normalizer steps in `tokenizer.json` (`file.rs`): control characters are dropped first; marks of

@@ -1,7 +1,7 @@
 //! Correctness and speed of the CUDA kernels on a GPU; `benches/cuda/first.sh` runs it part by part.
 //!
 //! 1. Every case of every operation of the table on the device, compared with its f64 reference by the rule for all
-//! targets. A failing case is printed with the ratio of its error to the bound.
+//!    targets. A failing case is printed with the ratio of its error to the bound.
 //! 2. The speed of products, attention and encoder layers at the sizes of ALBERT, through the engine, as medians of
 //!    several rounds. `benches/cuda/peers.py` compares them with cuBLAS, cuDNN and PyTorch.
 //!

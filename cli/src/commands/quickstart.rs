@@ -5,7 +5,6 @@
 //!   └──── a few sentences with labels ── fine-tuning of the model ──> classifier ── held-out sentences
 //! ```
 //!
-//! The split is by document: vocabulary, pre-training and fine-tuning see the training documents alone, and every figure is
 //! The split is by document: vocabulary, pre-training and fine-tuning use only the training documents, and every metric is
 //! measured on the held-out ones. The number of pre-training steps is derived from the speed of the machine ([`deadline`]);
 //! the run's `config.toml` records each change and its step (`schedule.steps`, `schedule.replans`): `albert pretrain

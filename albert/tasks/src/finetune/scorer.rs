@@ -130,7 +130,6 @@ impl Scorer {
     /// Runs `score` over batches of `features`, by length; it receives the indices of the features in the batch and begins one
     /// result for each. Of R ranks, each runs every R-th batch, and all receive all results. While a GPU computes a batch, the
     /// one before it is read.
-    /// before it is read.
     fn by_length<R: Clone + Default + Send + Exchanged + 'static>(
         &self,
         loaded: &mut LoadedModel,

@@ -79,8 +79,8 @@ impl Charsmap {
     }
 
     /// Visits every reachable node and checks the values of its leaves.
+    ///
     /// Units are sorted by `index ^ label`: the children of a node have the key `node ^ offset(node)`.
-    /// Units are sorted by `index ^ label`: the children of a node are those under `node ^ offset(node)`.
     fn check(&mut self) -> Result<(), String> {
         let n = self.units.len();
         // Label 0 is used by leaves and by the root, which is not a child.

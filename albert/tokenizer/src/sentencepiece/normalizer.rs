@@ -5,7 +5,7 @@
 //! ```
 //!
 //! 1. Preprocess: runs of white space (Python's `str.split`) become one space, none at the ends; unless accents are kept, NFKD is applied
-//! and characters with a non-zero combining class are dropped; unless case is kept, `str.lower` is applied.
+//!    and characters with a non-zero combining class are dropped; unless case is kept, `str.lower` is applied.
 //! 2. Normalize, at each position: a user-defined symbol is kept; otherwise the longest rule of the charsmap applies;
 //!    otherwise the character is kept. With `remove_extra_whitespaces` spaces are collapsed and trimmed again (rules produce
 //!    spaces); with `add_dummy_prefix` a word mark is prepended; spaces become word marks.
