@@ -85,7 +85,7 @@ impl MaskFiller {
         let (tokens, most, width) = (ids.len(), config.max_position_embeddings, config.vocab_size);
         if tokens > most {
             return Err(InferenceError::Input(format!(
-                "the text has {tokens} tokens, and the model has {most} positions"
+                "the text has {tokens} tokens, but the model has {most} positions"
             )));
         }
         let positions: Vec<u32> = (0..tokens as u32).collect();

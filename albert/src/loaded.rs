@@ -62,7 +62,7 @@ impl LoadedModel {
         for id in self.params.ids().filter(|_| rounds) {
             if let Some(x) = self.params.values(id).iter().find(is_beyond) {
                 let name = self.params.name(id);
-                let problem = format!("{name} holds {x:e}, and bf16 represents at most 3.39e38; choose f32");
+                let problem = format!("{name} contains {x:e}, but bf16 represents at most 3.39e38; choose f32");
                 return Err(EngineError::Setting { setting: "precision", value: precision.to_string(), problem });
             }
         }

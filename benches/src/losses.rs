@@ -86,7 +86,7 @@ impl fmt::Display for Comparison {
             let [cpu, gpu] = self.distances(count);
             writeln!(
                 f,
-                "{what} {count} steps: the GPU is {gpu:.2e} from f32, the processor in bf16 {cpu:.2e}; ratio {:.2}, at most \
+                "{what} {count} steps: the GPU is {gpu:.2e} from f32, the CPU in bf16 {cpu:.2e}; ratio {:.2}, at most \
                  {FACTOR} is explained by rounding",
                 gpu / cpu
             )?;

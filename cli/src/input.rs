@@ -123,12 +123,10 @@ impl Kind {
             Self::Texts { pairs: true } if ending == "tsv" => Ok(()),
             _ if is_in(TABLES) => {
                 let expected = if matches!(self, Self::Texts { .. }) { "a text per line" } else { "lines of JSON" };
-                bail!(
-                    "{name}: a table, expected {expected}; write its texts so, or use albert predict, which reads tables"
-                )
+                bail!("{name}: a table, expected {expected}; convert it, or use albert predict, which reads tables")
             }
             _ if is_in(OTHERS) => {
-                bail!("{name}: a .{ending} file is not read; expected text, a line each, such as .txt or .jsonl")
+                bail!("{name}: a .{ending} file is not supported; expected lines of text, such as .txt or .jsonl")
             }
             _ => Ok(()),
         }

@@ -59,7 +59,7 @@ fn leave(communicator: &Communicator, result: Result<ExitCode>) -> Result<ExitCo
         communicator.finish();
         return result;
     };
-    // An error common to all ranks is printed by the first, which then ends all others.
+    // An error common to all ranks is printed by the first, which then ends the rest.
     if !communicator.is_first() {
         thread::sleep(Duration::from_millis(500));
     }
@@ -125,7 +125,7 @@ fn gpu_of(device: &str, communicator: &Communicator, here: &[usize]) -> Result<S
         && let Some(other) = here.iter().find(is_same)
     {
         bail!(
-            "ranks {} and {other} of one host would share {mine}; with --device cuda each takes its own",
+            "ranks {} and {other} of one host would share {mine}; with --device cuda each uses its own",
             communicator.rank()
         );
     }

@@ -20,8 +20,8 @@ pub fn program() -> &'static Path {
     PROGRAM.get_or_init(|| {
         // TARGET/PROFILE/deps/test-0123456789abcdef
         let test = std::env::current_exe().expect("a running test has a path");
-        let profile_folder = test.parent().and_then(Path::parent).expect("tests lie in TARGET/PROFILE/deps");
-        let target = profile_folder.parent().expect("the profile's folder lies in the target folder");
+        let profile_folder = test.parent().and_then(Path::parent).expect("tests are in TARGET/PROFILE/deps");
+        let target = profile_folder.parent().expect("the profile's folder is in the target folder");
         let profile = match profile_folder.file_name().and_then(OsStr::to_str) {
             Some("debug") | None => "dev",
             Some(name) => name,

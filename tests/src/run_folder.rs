@@ -38,7 +38,7 @@ pub fn corpus(documents: u32) -> String {
         for sentence in 0..4 + stream.below(6) {
             let place = PLACES[stream.below(6) as usize];
             let (subject, verb, year) = (SUBJECTS[which], VERBS[which], 1800 + 7 * sentence + document);
-            writeln!(text, "{subject} {verb} {place} in the year {year}.").expect("a string takes everything");
+            writeln!(text, "{subject} {verb} {place} in the year {year}.").expect("a string accepts everything");
             which = (which + 1) % 8;
         }
         text.push('\n');
@@ -95,7 +95,7 @@ impl World {
     /// If it cannot be written.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
         let path = self.path(name);
-        fs::create_dir_all(path.parent().expect("it lies in the world")).expect("the folder is writable");
+        fs::create_dir_all(path.parent().expect("it is in the world")).expect("the folder is writable");
         fs::write(path, contents).expect("the folder is writable");
     }
 
@@ -244,7 +244,7 @@ pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("the folder is writable");
     for (name, bytes) in files(from) {
         let target = to.join(name);
-        fs::create_dir_all(target.parent().expect("it lies in the folder")).expect("the folder is writable");
+        fs::create_dir_all(target.parent().expect("it is in the folder")).expect("the folder is writable");
         fs::write(target, bytes).expect("the folder is writable");
     }
 }

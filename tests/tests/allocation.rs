@@ -96,7 +96,7 @@ fn a_warm_step_asks_for_nothing_large_and_the_plan_is_what_a_run_takes() {
         let (peak, planned) = (measured.peak - before, measured.plan.total());
         let ratio = planned as f64 / peak as f64;
         println!("{variant:?}: {count} large requests; planned {planned}, measured {peak} bytes, ratio {ratio:.4}");
-        assert!(measured.tokens > 10_000, "{variant:?}: {} tokens are no test", measured.tokens);
+        assert!(measured.tokens > 10_000, "{variant:?}: {} tokens are too few", measured.tokens);
         if count > 0 {
             problems.push(format!("{variant:?}: {count} requests of 4 KiB or more, the largest of {largest} bytes"));
         }

@@ -247,7 +247,7 @@ fn convert_leaves_nothing_half_written() {
     });
     let options = ConvertOptions { dtype: FileDType::F16, attention_heads: None };
     let error = convert(from.path(), &to, options).unwrap_err().to_string();
-    assert!(error.contains("holds 100000, and f16 ends at 65504"), "{error}");
+    assert!(error.contains("contains 100000, but f16 ends at 65504"), "{error}");
     assert!(names().is_empty(), "{:?}", names());
     // The leftover of a killed conversion is replaced; a folder in use is an error.
     fs::create_dir(target.path().join(".model.partial")).unwrap();
@@ -335,8 +335,8 @@ fn an_albert_is_not_written_as_a_bert() {
 fn an_index_that_lies_is_refused() {
     const INDEX: &str = "model.safetensors.index.json";
     for (from, to, expected) in [
-        ("classifier.bias", "classifier.bios", "tensor classifier.bios is said to lie in"),
-        ("\"model-00003", "\"../model-00003", "the name of a file beside it was expected"),
+        ("classifier.bias", "classifier.bios", "for tensor classifier.bios, but that file does not contain it"),
+        ("\"model-00003", "\"../model-00003", "expected the name of a file in the same folder"),
         ("model-00002-of", "model-00007-of", "it names model-00007-of-00003.safetensors, which is not there"),
         ("weight_map", "map", "`weight_map`"),
         ("{", "", "not JSON"),
@@ -360,7 +360,7 @@ fn damage_to_a_checkpoint_of_tensorflow_is_found() {
     const DATA: &str = "model.ckpt-best.data-00000-of-00001";
     type Change = fn(&mut Vec<u8>);
     let cases: [(&str, Change, &[&str]); 6] = [
-        (INDEX, |bytes| bytes.truncate(20), &[INDEX, "it has 20 bytes, and the footer of an index alone takes 48"]),
+        (INDEX, |bytes| bytes.truncate(20), &[INDEX, "it has 20 bytes, and the footer of an index alone has 48"]),
         (INDEX, |bytes| bytes.truncate(bytes.len() - 1), &[INDEX, "it does not end with the magic number"]),
         (INDEX, |bytes| bytes[100] ^= 4, &[INDEX, "the checksum of the block at byte 0 is"]),
         (INDEX, |bytes| *bytes.iter_mut().rev().nth(44).unwrap() ^= 4, &[INDEX]),
@@ -371,7 +371,7 @@ fn damage_to_a_checkpoint_of_tensorflow_is_found() {
         refused("google-albert", Heads::PRE_TRAINING, parts, |folder| change(&folder.join(file), damage));
     }
     let removed = |folder: &Path| fs::remove_file(folder.join(DATA)).unwrap();
-    refused("google-albert", Heads::PRE_TRAINING, &["its data is not beside it"], removed);
+    refused("google-albert", Heads::PRE_TRAINING, &["its data is not in the same folder"], removed);
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn shapes_and_configurations_that_do_not_fit_are_named() {
         ("\"hidden_size\": 8", "\"hidden_size\": 18446744073709551616", "expected a whole number"),
         ("\"hidden_size\": 8", "\"hidden_size\": NaN", "not a JSON object"),
         ("\"hidden_size\": 8", "\"hidden_size\": 1.5", "expected a whole number"),
-        ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4096", "describes 4096 layers of weights of their own"),
+        ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4096", "describes 4096 layers with separate weights"),
         ("\"num_attention_heads\": 2", "\"num_attention_heads\": 0", "`num_attention_heads` is 0"),
         ("\"model_type\": \"bert\"", "\"model_type\": \"gpt2\"", "\"albert\" or \"bert\""),
         ("\"use_cache\": true", "\"is_decoder\": true", "attention is in both directions"),

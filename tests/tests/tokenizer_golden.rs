@@ -62,7 +62,7 @@ fn check_offsets(tokenizer: &Tokenizer, text: &str, ids: &[u32], offsets: &[(usi
     assert_eq!(ids.len(), offsets.len());
     let mut last = 0;
     for (&id, &(start, end)) in ids.iter().zip(offsets) {
-        let source = text.get(start..end).unwrap_or_else(|| panic!("{start}..{end} of {text:?} is no text"));
+        let source = text.get(start..end).unwrap_or_else(|| panic!("{start}..{end} of {text:?} is not text"));
         assert!(start >= last, "{text:?}: piece {:?} starts at {start}, before {last}", tokenizer.piece(id));
         last = start;
         let piece = tokenizer.piece(id).trim_start_matches('▁').trim_start_matches("##");

@@ -68,7 +68,7 @@ pub const KEYS: &[Keys] = &[
          intermediate_size max_position_embeddings type_vocab_size layer_norm_eps",
         "shape",
     ),
-    row(CONFIG, Obeyed, "hidden_act", "`relu` and all names of GELU's two forms; others are refused"),
+    row(CONFIG, Obeyed, "hidden_act", "`relu` and all names of GELU's two forms; any other is refused"),
     row(
         CONFIG,
         Obeyed,
@@ -222,7 +222,7 @@ pub const KEYS: &[Keys] = &[
         "strategy direction pad_to_multiple_of pad_id pad_type_id pad_token",
         "sequences are not padded",
     ),
-    row(MODULES, Obeyed, "path type", "Transformer, Pooling, Normalize in this order; others are refused"),
+    row(MODULES, Obeyed, "path type", "Transformer, Pooling, Normalize in this order; any other is refused"),
     row(MODULES, Irrelevant, "idx name", "the order is the list's"),
     row(MODULES, Refused(&["[]"]), "kwargs", "arguments of a module"),
     row(
@@ -284,7 +284,7 @@ type Receiver = fn(&Path, &str) -> Result<(), String>;
 
 static RECEIVER: OnceLock<Receiver> = OnceLock::new();
 
-/// Sets what happens to remarks about third-party folders, once for the process; without it they are dropped.
+/// Sets the receiver of remarks about third-party folders, once for the process; without it they are dropped.
 pub fn on_remark(receiver: Receiver) {
     RECEIVER.get_or_init(|| receiver);
 }
@@ -345,7 +345,7 @@ pub(crate) fn check(folder: &Path) -> Result<(), CheckpointError> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    remark(folder, &format!("keys that are not known and have no effect: {shown}{more}"))
+    remark(folder, &format!("unknown keys, which have no effect: {shown}{more}"))
 }
 
 fn value(path: &Path) -> Option<Value> {

@@ -244,7 +244,7 @@ impl ModelFolder {
             return Ok(());
         }
         let problem = format!(
-            "{} has {} tensors, but the configuration describes {sets} layers of weights of their own",
+            "{} has {} tensors, but the configuration describes {sets} layers with separate weights",
             self.weights.path().display(),
             self.weights.len()
         );
@@ -341,11 +341,11 @@ fn place(path: &Path) -> Result<(PathBuf, Option<PathBuf>), CheckpointError> {
                 true => format!("; if it is a model of the Hugging Face hub: hf download {text} --local-dir FOLDER"),
                 false => String::new(),
             };
-            let problem = format!("no such folder; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}");
+            let problem = format!("no such folder; a model folder contains {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}");
             Err(no_model(path, problem))
         }
         Some("index") => Ok((folder, Some(path.to_owned()))),
-        Some("safetensors") => Err(no_model(path, "this is a file; name the folder that holds it".to_owned())),
+        Some("safetensors") => Err(no_model(path, "this is a file; name the folder that contains it".to_owned())),
         Some("bin" | "pt" | "pth" | "h5" | "ckpt" | "msgpack" | "onnx" | "gguf" | "ot") => {
             Err(no_model(path, remedy::of_file(&path.file_name().unwrap_or_default().to_string_lossy())))
         }
@@ -366,7 +366,7 @@ fn open_weights(folder: &Path) -> Result<Weights, CheckpointError> {
         return Ok(Weights::open_tensorflow(&index)?);
     }
     let hint = remedy::of_folder(folder).map_or(String::new(), |advice| format!("; {advice}"));
-    Err(no_model(folder, format!("no {WEIGHTS}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}")))
+    Err(no_model(folder, format!("no {WEIGHTS}; a model folder contains {CONFIG}, {WEIGHTS} and {TOKENIZER}{hint}")))
 }
 
 /// TensorFlow checkpoint in a folder: the one that the file `checkpoint` names, or the only one.
@@ -424,7 +424,7 @@ fn read_config(folder: &Path) -> Result<(PathBuf, ConfigReading), CheckpointErro
             }
             let hint = remedy::of_folder(folder).map_or(String::new(), |advice| format!("; {advice}"));
             let problem = format!(
-                "no {CONFIG}; a model folder holds {CONFIG}, {WEIGHTS} and {TOKENIZER}, one of Google's {} and a \
+                "no {CONFIG}; a model folder contains {CONFIG}, {WEIGHTS} and {TOKENIZER}, one of Google's {} and a \
                  checkpoint{hint}",
                 GOOGLE_CONFIGS[0]
             );

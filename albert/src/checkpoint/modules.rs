@@ -39,7 +39,7 @@ impl Module {
 /// Reads a settings file as JSON.
 pub(crate) fn read_settings(path: &Path) -> Result<Value, CheckpointError> {
     let text = limits::read_text(path, limits::LARGEST_SETTINGS);
-    let text = text.map_err(|error| EngineError::io(path, "read the settings of sentences", error))?;
+    let text = text.map_err(|error| EngineError::io(path, "read the sentence-transformers settings", error))?;
     limits::check_json(text.as_bytes()).map_err(|error| wrong(path, &format!("not JSON: {error}")))?;
     serde_json::from_str(&text).map_err(|error| wrong(path, &format!("not JSON: {error}")))
 }

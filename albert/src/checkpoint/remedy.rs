@@ -23,7 +23,7 @@ pub(super) fn of_file(name: &str) -> String {
         let (what, how) = if ends(&[".h5"]) { ("Keras", ", from_tf=True") } else { ("Flax", ", from_flax=True") };
         let script = script(model, how);
         return format!(
-            "{name} holds the weights of {what}, which are not read here; convert them with transformers 4: {script}"
+            "{name} contains {what} weights, which are not supported; convert them with transformers 4: {script}"
         );
     }
     if ends(&[".safetensors"]) {
@@ -31,11 +31,11 @@ pub(super) fn of_file(name: &str) -> String {
             true => {
                 format!("{name} is a part, and model.safetensors.index.json is not there; fetch all files of the model")
             }
-            false => format!("{name} has another name; if it is the model that you want, copy it to model.safetensors"),
+            false => format!("{name} is not named model.safetensors; if it is the right model, copy it to that name"),
         };
     }
     if ends(&[".safetensors.index.json"]) || lower.starts_with("model.safetensors.index") {
-        return format!("{name} has another name; copy it to model.safetensors.index.json");
+        return format!("{name} is not named model.safetensors.index.json; copy it to that name");
     }
     if ends(&[".onnx", ".ot", ".gguf", ".xml", ".tflite", ".pb", ".mlmodel", ".mlpackage", ".engine"]) {
         return format!(
@@ -43,7 +43,7 @@ pub(super) fn of_file(name: &str) -> String {
         );
     }
     format!(
-        "{name} is a pickle, a program that runs when it is read, and is refused; where you trust it, convert it with \
+        "{name} is a pickle, which can run code when it is read, and is refused; if you trust it, convert it with \
          transformers and the class that `architectures` names: {}",
         script(model, "")
     )

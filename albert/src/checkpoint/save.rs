@@ -65,7 +65,7 @@ pub fn save_model_as<'a>(
     values: impl Fn(&str) -> &'a [f32],
 ) -> Result<(), CheckpointError> {
     if format.family == Family::Bert && !config.is_bert() {
-        let problem = "a BERT has weights of its own in every layer, E = H and no map between them; this model is an \
+        let problem = "a BERT has separate weights in every layer, E = H and no map between them; this model is an \
                        ALBERT, write it as one";
         return Err(CheckpointError::Folder { path: folder.to_owned(), problem: problem.to_owned() });
     }
@@ -92,7 +92,7 @@ pub fn save_model_as<'a>(
         if format.dtype == FileDType::F16
             && let Some(value) = values.iter().find(is_too_large)
         {
-            let problem = format!("holds {value}, and f16 ends at 65504; write bf16 or f32");
+            let problem = format!("contains {value}, but f16 ends at 65504; write bf16 or f32");
             return Err(CheckpointError::Tensor { path, name, problem });
         }
         let data = Data::floats(values, format.dtype);

@@ -1,4 +1,4 @@
-//! Training states: one file holds everything that a resumed run needs.
+//! Training states: one file contains everything that a resumed run needs.
 //!
 //! ```text
 //! step-0000001000.safetensors
@@ -32,7 +32,7 @@ pub struct StateHeader {
     pub config: Value,
     /// Cursor of the next batch, from the data module.
     pub cursor: Value,
-    /// Fingerprints of what the run reads, such as the tokenizer's and the data's, in hexadecimal.
+    /// Fingerprints of the inputs of the run, such as the tokenizer's and the data's, in hexadecimal.
     pub inputs: Value,
     /// Counters and best metrics of the training loop.
     pub progress: Value,
@@ -247,7 +247,7 @@ impl Checkpoints {
             None => Ok(None),
             Some(first) => Err(CheckpointError::Folder {
                 path: self.folder.clone(),
-                problem: format!("none of the {} checkpoints is whole; the newest: {first}", damaged.len()),
+                problem: format!("none of the {} checkpoints is intact; the newest: {first}", damaged.len()),
             }),
         }
     }
@@ -262,7 +262,7 @@ fn open(path: &Path, step: u64) -> Result<(Safetensors, StateHeader), Checkpoint
     let file = Safetensors::open_checked(path)?;
     let wrong = |problem: String| CheckpointError::Folder { path: path.to_owned(), problem };
     let text =
-        file.metadata().get("state").cloned().ok_or_else(|| wrong("it holds tensors but no training state".into()))?;
+        file.metadata().get("state").cloned().ok_or_else(|| wrong("it has tensors but no training state".into()))?;
     let header: StateHeader =
         serde_json::from_str(&text).map_err(|error| wrong(format!("its training state cannot be read: {error}")))?;
     if !(1..=StateHeader::VERSION).contains(&header.version) || header.step != step {

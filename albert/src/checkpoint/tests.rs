@@ -159,7 +159,7 @@ fn says_what_a_model_folder_is() {
     let folder = tempfile::tempdir().unwrap();
     let message = |path: &Path| ModelFolder::open(path).unwrap_err().to_string();
     assert!(message(&folder.path().join("nowhere")).contains("nowhere: no such folder"));
-    assert!(message(folder.path()).contains("no config.json; a model folder holds"));
+    assert!(message(folder.path()).contains("no config.json; a model folder contains"));
 }
 
 fn header(step: u64) -> StateHeader {

@@ -64,7 +64,7 @@ impl Weights {
         for (tensor, file) in map {
             let Some(file) = file.as_str().filter(|file| is_plain_name(file)) else {
                 return Err(wrong(format!(
-                    "tensor {tensor} is said to lie in {file}; the name of a file beside it was expected"
+                    "`weight_map` has {file} for tensor {tensor}; expected the name of a file in the same folder"
                 )));
             };
             let at = match opened.get(file) {
@@ -82,7 +82,9 @@ impl Weights {
                 }
             };
             if !files[at].contains(tensor) {
-                return Err(wrong(format!("tensor {tensor} is said to lie in {file}, but that file does not have it")));
+                return Err(wrong(format!(
+                    "`weight_map` has {file} for tensor {tensor}, but that file does not contain it"
+                )));
             }
             file_of.insert(tensor.clone(), at);
         }

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 /// Error in a configuration: one sentence that names the change to make.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A value that is impossible by itself or with the others.
+    /// A value that is impossible, alone or in combination.
     #[error("model configuration: {0}")]
     Invalid(String),
     /// Text that is not a JSON object.
@@ -56,7 +56,7 @@ pub enum ConfigError {
         expected: &'static str,
     },
     /// No preset has this name.
-    #[error("no model preset is called `{0}`; known are {known}", known = presets::names())]
+    #[error("no model preset is called `{0}`; expected one of {known}", known = presets::names())]
     UnknownPreset(String),
 }
 
@@ -303,7 +303,7 @@ impl AlbertConfig {
                 )))
             }
             Sharing::Attention | Sharing::Ffn if self.inner_group_num != 1 => Err(ConfigError::Invalid(format!(
-                "`sharing` = \"{}\" takes `inner_group_num` = 1, not {}; use \"groups-N\" for inner groups",
+                "`sharing` = \"{}\" requires `inner_group_num` = 1, not {}; use \"groups-N\" for inner groups",
                 self.sharing, self.inner_group_num
             ))),
             _ => Ok(()),

@@ -118,7 +118,7 @@ fn says_in_one_sentence_what_is_impossible() {
                 c.sharing = Sharing::Attention;
                 c.inner_group_num = 2;
             },
-            "takes `inner_group_num` = 1",
+            "requires `inner_group_num` = 1",
         ),
     ];
     for (change, expected) in cases {

@@ -69,7 +69,7 @@ pub fn build(
     build_with(sources, out, (corpus, split), &vocabulary, new_encoder, communicator)
 }
 
-/// [`build`] with any encoder: each thread takes one from `new_encoder`. An encoder appends the ids of one sentence, without
+/// [`build`] with any encoder: each thread calls `new_encoder`. An encoder appends the ids of one sentence, without
 /// special pieces; its result must depend only on the sentence.
 ///
 /// # Errors
@@ -117,7 +117,7 @@ pub fn build_with<E: FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError> + 
         }
         if let Some(source) = sources.iter().find(|source| !source.is_lasting()) {
             remove_unlisted(out);
-            let problem = "a pipe or device can be read once, but the held-out split of few documents takes two passes; \
+            let problem = "a pipe or device can be read once, but the held-out split of few documents needs two passes; \
                            write the text to a file first, or set held_out = 0";
             return Err(DataError::input(source.name(), problem));
         }

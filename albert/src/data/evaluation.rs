@@ -153,7 +153,7 @@ fn text_hash(shards: &Shards, instance: &Instance, is_swapping: bool, tokens: &m
 pub(crate) struct Baseline {
     /// Cross-entropy in nats over all masked pieces.
     pub all: Mean,
-    /// The same over those shown as `[MASK]`; the others are visible to the model.
+    /// The same over those shown as `[MASK]`; the rest are visible to the model.
     pub hidden: Mean,
 }
 

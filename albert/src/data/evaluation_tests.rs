@@ -1,4 +1,4 @@
-//! Properties of the held-out evaluation, of the report, and of the way from English text to batches.
+//! Properties of the held-out evaluation, of the report, and of the path from English text to batches.
 
 use std::collections::HashSet;
 use std::sync::Arc;

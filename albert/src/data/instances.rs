@@ -10,7 +10,7 @@
 //! ```
 //! An instance is 16 bytes of sentence numbers; tokens are read, and long pairs trimmed, when it enters a batch. An epoch is a pure
 //! function of (seed, epoch): each document has its own random stream, and so has the shuffle. Cost: about 30 ns a sentence, so 60 MB
-//! of text (700,000 sentences) take 20 ms.
+//! of text (700,000 sentences) need 20 ms.
 //!
 //! Source: released `create_instances_from_document`; differences in the defaults are listed in [`InstanceSettings`].
 

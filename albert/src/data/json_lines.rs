@@ -15,10 +15,10 @@ pub(super) fn field(line: &str, name: &str) -> Result<String, String> {
     let nested = || name.split('.').try_fold(&value, |value, part| value.get(part));
     match object.get(name).or_else(nested) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(other) => Err(format!("field `{name}` holds {}; expected text", kind(other))),
+        Some(other) => Err(format!("field `{name}` is {}; expected text", kind(other))),
         None => {
             let known: Vec<&str> = object.keys().map(String::as_str).collect();
-            Err(format!("no field `{name}`; expected it beside {}", known.join(", ")))
+            Err(format!("no field `{name}`; found {}", known.join(", ")))
         }
     }
 }
@@ -44,8 +44,8 @@ mod tests {
         assert_eq!(field(r#"{"b": {"c": "z"}}"#, "b.c").unwrap(), "z");
         assert_eq!(field(r#"{"d.e": "w"}"#, "d.e").unwrap(), "w");
         for (line, said) in [
-            (r#"{"title": "x", "body": "y"}"#, "no field `a`; expected it beside title, body"),
-            (r#"{"a": 3}"#, "field `a` holds a number; expected text"),
+            (r#"{"title": "x", "body": "y"}"#, "no field `a`; found title, body"),
+            (r#"{"a": 3}"#, "field `a` is a number; expected text"),
             ("[1]", "a list; expected an object on each line"),
             ("{\"a\"", "not JSON: "),
         ] {

@@ -146,7 +146,7 @@ fn compressed_text_gives_the_shards_of_the_text() {
     assert!(
         found
             .iter()
-            .all(|found| found.as_ref().unwrap_err().contains("compressed or UTF-16, and ranks read different parts"))
+            .all(|found| found.as_ref().unwrap_err().contains("compressed or UTF-16, but ranks read different parts"))
     );
 }
 
@@ -210,7 +210,7 @@ fn ranks_that_differ_and_ranks_that_are_gone_are_named() {
     assert!(missing[1].starts_with("nowhere/0.txt: no such file"), "{missing:?}");
     assert!(missing[0].starts_with("rank 0, settings: rank 1 has ended"), "{missing:?}");
     let folders = try_build(&|_| (CorpusSettings::default(), vec![Source::File(folder.path().into())]));
-    assert!(folders.iter().any(|e| e.contains("not a file, and ranks read different parts")), "{folders:?}");
+    assert!(folders.iter().any(|e| e.contains("not a file, but ranks read different parts")), "{folders:?}");
 }
 
 /// Parts before the failure of the rank are appended, and shards are written.

@@ -24,7 +24,7 @@ use super::split::Side;
 use super::vocabulary::Vocabulary;
 
 #[cfg(target_endian = "big")]
-compile_error!("shards are read in place and hold little-endian numbers");
+compile_error!("shards are read in place and contain little-endian numbers");
 
 /// First bytes of a shard.
 pub(crate) const MAGIC: [u8; 8] = *b"ALBSHARD";

@@ -119,13 +119,13 @@ impl Source {
         match self {
             Self::File(path) => {
                 if self.is_encoded()? {
-                    let problem = "compressed or UTF-16, and ranks read different parts of a text; unpack it and save it as \
+                    let problem = "compressed or UTF-16, but ranks read different parts of a text; unpack it and save it as \
                                    UTF-8 first, or start one process";
                     return Err(DataError::input(self.name(), problem));
                 }
                 let about = std::fs::metadata(path).map_err(DataError::io(path, "read"))?;
                 if !about.is_file() {
-                    let problem = "not a file, and ranks read different parts of a text; write the text to a file first, or \
+                    let problem = "not a file, but ranks read different parts of a text; write the text to a file first, or \
                                    start one process";
                     return Err(DataError::input(self.name(), problem));
                 }
@@ -294,7 +294,7 @@ mod tests {
         assert!(names(&["*.rst"]).unwrap_err().to_string().contains("*.rst: no such file"));
         assert!(names(&["gone.txt"]).unwrap_err().to_string().contains("gone.txt: no such file"));
         let directory = Source::File(folder.path().into());
-        let error = directory.open(&(0..u64::MAX)).err().expect("a folder is no text");
+        let error = directory.open(&(0..u64::MAX)).err().expect("a folder is not text");
         assert!(error.to_string().contains("it is a directory"), "{error}");
     }
 

@@ -100,7 +100,7 @@ impl Example {
         }
         if length > config.max_position_embeddings {
             return Err(InferenceError::Input(format!(
-                "`input_ids` has {length} tokens, and the model has {} positions",
+                "`input_ids` has {length} tokens, but the model has {} positions",
                 config.max_position_embeddings
             )));
         }
@@ -110,7 +110,7 @@ impl Example {
         for (r, ids) in ids.iter().enumerate() {
             if ids.len() != length {
                 return Err(InferenceError::Input(format!(
-                    "choices are of one length, and `input_ids` has {length} and {} tokens; pad and mask the shorter",
+                    "choices must have one length, but `input_ids` has {length} and {} tokens; pad and mask the shorter",
                     ids.len()
                 )));
             }
@@ -183,7 +183,7 @@ fn below(name: &str, value: i64, at: usize, limit: usize, what: &str) -> Result<
     match u32::try_from(value) {
         Ok(value) if (value as usize) < limit => Ok(value),
         _ => Err(InferenceError::Input(format!(
-            "`{name}` holds {value} (number {at}), and the model has {limit} {what}"
+            "`{name}` contains {value} (number {at}), but the model has {limit} {what}"
         ))),
     }
 }
@@ -203,14 +203,14 @@ mod tests {
             ("[1]", "not as expected"),
             (r#"{"ids": [1]}"#, "unknown field"),
             (r#"{"input_ids": []}"#, "is empty"),
-            (r#"{"input_ids": [100]}"#, "`input_ids` holds 100 (number 0), and the model has 100 pieces"),
+            (r#"{"input_ids": [100]}"#, "`input_ids` contains 100 (number 0), but the model has 100 pieces"),
             (r#"{"input_ids": [-1]}"#, "holds -1"),
-            (r#"{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9]}"#, "9 tokens, and the model has 8 positions"),
+            (r#"{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9]}"#, "9 tokens, but the model has 8 positions"),
             (r#"{"input_ids": [1, 2], "attention_mask": [1]}"#, "both must be alike"),
             (r#"{"input_ids": [1, 2], "attention_mask": [0, 0]}"#, "hides every token"),
-            (r#"{"input_ids": [1, 2], "attention_mask": [1, 2]}"#, "`attention_mask` holds 2"),
-            (r#"{"input_ids": [[1, 2], [1]]}"#, "choices are of one length"),
-            (r#"{"input_ids": [1], "start_positions": 1, "end_positions": 0}"#, "`start_positions` holds 1"),
+            (r#"{"input_ids": [1, 2], "attention_mask": [1, 2]}"#, "`attention_mask` contains 2"),
+            (r#"{"input_ids": [[1, 2], [1]]}"#, "choices must have one length"),
+            (r#"{"input_ids": [1], "start_positions": 1, "end_positions": 0}"#, "`start_positions` contains 1"),
             (r#"{"input_ids": [1], "p_mask": [1, 0]}"#, "`p_mask` must have 1 numbers"),
         ] {
             let error = Example::from_json(line, &config()).unwrap_err().to_string();

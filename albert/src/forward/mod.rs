@@ -13,8 +13,8 @@
 //! With C choices, hidden, attention and pooled have C as first dimension. Dropout is off. As in Hugging Face's
 //! classes, tokens hidden by an attention mask are not keys but still have rows, whose outputs are meaningless.
 //!
-//! The loss is that of the example alone: means over its labeled tokens, the unweighted sum of several losses, (start
-//! + end) / 2 for spans. [`Forward::gradients`] are those of the sum of the losses of all examples so far.
+//! The loss is that of the example alone: means over its labeled tokens, the unweighted sum of several losses, and
+//! (start + end) / 2 for spans. [`Forward::gradients`] are those of the sum of the losses of all examples so far.
 
 mod deviation;
 mod example;
@@ -422,7 +422,7 @@ impl<'a, 'w> Pass<'a, 'w> {
                 self.label_loss(z, &flags.iter().map(|&flag| flag as u32).collect::<Vec<_>>())
             }
             (ProblemType::MultiLabelClassification, _) => Err(InferenceError::Input(format!(
-                "`labels` must be a list of {n} numbers, 0 or 1 for each label: the model gives several at once \
+                "`labels` must be a list of {n} numbers, 0 or 1 for each label: the model predicts several at once \
                  (`problem_type` = \"multi_label_classification\")"
             ))),
             (ProblemType::Regression, _) if n > 1 => Err(InferenceError::Input(format!(
@@ -494,5 +494,5 @@ fn greatest(values: &[f32]) -> u32 {
 
 fn class(label: i64, classes: usize) -> Result<u32, InferenceError> {
     let fits = u32::try_from(label).ok().filter(|&label| (label as usize) < classes);
-    fits.ok_or_else(|| InferenceError::Input(format!("`labels` holds {label}, and there are {classes} classes")))
+    fits.ok_or_else(|| InferenceError::Input(format!("`labels` contains {label}, but there are {classes} classes")))
 }

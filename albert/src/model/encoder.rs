@@ -105,7 +105,7 @@ impl Encoder {
         block: usize,
     ) -> Result<Vec<Var>, EngineError> {
         let Some(block) = self.blocks.get(block) else {
-            let problem = format!("block {block} was asked for, and there are {}", self.blocks.len());
+            let problem = format!("block {block} was requested, but there are {}", self.blocks.len());
             return Err(EngineError::Shape { operation: "attention_probabilities".to_owned(), problem });
         };
         composed::probabilities(tape, x, inputs, &block.attention, &self.shape)

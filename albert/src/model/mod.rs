@@ -75,7 +75,7 @@ impl ForwardOptions {
 /// Key of the dropout masks of micro-batch `micro` of optimizer step `step`: different for each, and equal if the step is
 /// repeated.
 pub fn dropout_key(seed: u64, step: u64, micro: u32) -> u64 {
-    // The last counter word separates these numbers from all others drawn from the same seed.
+    // The last counter word separates these from all further numbers drawn from the same seed.
     let counter = [step as u32, (step >> 32) as u32, micro, u32::from_be_bytes(*b"drop")];
     let [low, high, _, _] = philox4x32(counter, [seed as u32, (seed >> 32) as u32]);
     u64::from(high) << 32 | u64::from(low)

@@ -26,8 +26,8 @@ fn twelve_steps_in_bf16_have_losses_that_rounding_explains() {
     };
     let exact = losses(device(1), "f32");
     let (cpu, gpu) = (distance(&losses(device(1), "bf16"), &exact), distance(&losses(gpu(), "bf16"), &exact));
-    println!("losses {exact:.4?}; off by {gpu:.1e} on the GPU, by {cpu:.1e} on the processor");
-    assert!(gpu <= 2.0 * cpu, "losses are off by {gpu:e} on the GPU, by {cpu:e} on the processor");
+    println!("losses {exact:.4?}; off by {gpu:.1e} on the GPU, by {cpu:.1e} on the CPU");
+    assert!(gpu <= 2.0 * cpu, "losses are off by {gpu:e} on the GPU, by {cpu:e} on the CPU");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_checkpoint_moves_between_devices() {
     }
     let wanted: Vec<f64> = wanted.steps.iter().map(|step| step.loss).collect();
     assert_eq!(losses.len(), wanted.len());
-    assert_eq!(losses[..5], wanted[..5], "the first part runs on the processor too");
+    assert_eq!(losses[..5], wanted[..5], "the first part also runs on the CPU");
     let off = distance(&losses, &wanted);
     assert!(off < 1e-6, "off by {off:e}: {losses:?} and {wanted:?}");
 }

@@ -131,7 +131,7 @@ fn text_of(name: &str) -> Result<&'static str, PretrainError> {
     let found = RECIPES.iter().find(|recipe| recipe.name == name);
     found.map(|recipe| recipe.text).ok_or_else(|| {
         let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
-        PretrainError::Recipe(format!("no recipe is called `{name}`; known are {}", known.join(", ")))
+        PretrainError::Recipe(format!("no recipe is called `{name}`; expected one of {}", known.join(", ")))
     })
 }
 
@@ -249,7 +249,7 @@ impl PretrainRecipe {
         }
         if sequences == 0 {
             return Err(PretrainError::Recipe(format!(
-                "`data.batch.max_tokens = \"auto\"`: one sequence takes {} MiB of memory, and {} MiB are free",
+                "`data.batch.max_tokens = \"auto\"`: one sequence takes {} MiB of memory, but {} MiB are free",
                 takes(1) >> 20,
                 memory >> 20
             )));

@@ -38,7 +38,7 @@ fn every_named_recipe_is_valid_and_survives_toml() {
         assert_eq!(again.fingerprint(), recipe.fingerprint(), "{name}");
         assert_eq!(again.model.vocab_size, 5000);
     }
-    assert!(PretrainRecipe::named("gigantic", &[]).unwrap_err().to_string().contains("known are tiny, mini"));
+    assert!(PretrainRecipe::named("gigantic", &[]).unwrap_err().to_string().contains("expected one of tiny, mini"));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_preset_without_its_recipe_says_which_settings_are_not_of_it() {
         assert!(said.contains(part), "{part} is not in: {said}");
     }
     assert!(!said.contains("learning_rate"), "it was given: {said}");
-    assert!(!said.contains("evaluation.") && !said.contains("run."), "reports are no training: {said}");
+    assert!(!said.contains("evaluation.") && !said.contains("run."), "reports are not training: {said}");
     // Explicit settings cause no warning; a named recipe and a run's own recipe are complete; base has the released values
     // except for the batch.
     let given = [

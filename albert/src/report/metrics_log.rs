@@ -263,9 +263,9 @@ mod tests {
         let mut holed = whole.clone();
         holed[5..20].fill(0);
         for (bytes, expected) in [
-            (&whole[..whole.len() - 9], "holds 3 of the 4 records that the checkpoint of step 20 counts on"),
-            (b"", "holds 0 of the 4 records"),
-            (&zeroed, "holds 2 of the 4 records"),
+            (&whole[..whole.len() - 9], "has 3 of the 4 records counted by the checkpoint of step 20"),
+            (b"", "has 0 of the 4 records"),
+            (&zeroed, "has 2 of the 4 records"),
             (&holed, "metrics.jsonl:1: not a metrics record"),
         ] {
             std::fs::write(&path, bytes).unwrap();

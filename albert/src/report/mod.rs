@@ -62,8 +62,8 @@ pub enum ReportError {
     },
     /// Records counted by a checkpoint are missing from the metrics.
     #[error(
-        "{}: holds {found} of the {counted} records that the checkpoint of step {step} counts on; restore the file, or \
-         remove it to go on without its records",
+        "{}: has {found} of the {counted} records counted by the checkpoint of step {step}; restore the file, or \
+         remove it to continue without its records",
         path.display()
     )]
     Missing {

@@ -88,7 +88,7 @@ pub fn run<O: RunObjective>(
         if run.is_done() {
             break Outcome::Finished(run.finish(observer)?);
         }
-        if run.communicator.any("the wish to stop", stop.load(Ordering::Relaxed))? {
+        if run.communicator.any("the stop request", stop.load(Ordering::Relaxed))? {
             if let Some(diverged) = run.finish_steps(0, observer)? {
                 run.report()?;
                 break diverged;
@@ -224,7 +224,7 @@ impl<O: RunObjective> Run<O> {
         };
         if mode == StartMode::New && is_used()? {
             let problem = format!(
-                "{0} already holds a run; resume it (--resume), remove it (rm -r '{0}'), or choose another folder",
+                "{0} already contains a run; resume it (--resume), remove it (rm -r '{0}'), or choose another folder",
                 folder.display()
             );
             return Err(SettingError(problem).into());
@@ -471,7 +471,7 @@ impl<O: RunObjective> Run<O> {
             Some(interval) => interval > 0,
         };
         // Only the first rank inspects the folder.
-        let keeps_state = self.communicator.any("the wish to save", keeps_state && self.files.is_some())?;
+        let keeps_state = self.communicator.any("the save request", keeps_state && self.files.is_some())?;
         if keeps_state {
             self.save(observer)?;
         }
@@ -510,7 +510,7 @@ where
     match all.iter().position(|theirs| *theirs != all[0]) {
         None => Ok(()),
         Some(other) => Err(SettingError(format!(
-            "the {what} differ between rank 0 and rank {other}; `albert doctor --verify` on both machines says whose bits are wrong"
+            "the {what} differ between rank 0 and rank {other}; `albert doctor --verify` on both machines shows which machine is wrong"
         ))
         .into()),
     }

@@ -146,7 +146,7 @@ fn several_labels_at_once_are_sigmoids_and_keep_their_problem_type() {
     for labels in ["1", "[1, 0]", "[0.5, 0.0, 1.0]", "[2, 0, 1]"] {
         let line = format!(r#"{{"input_ids": [2, 5, 3], "labels": {labels}}}"#);
         let error = run(folder.path(), &line, selection).unwrap_err().to_string();
-        assert!(error.contains("several at once") || error.contains("`labels` holds 2"), "{labels}: {error}");
+        assert!(error.contains("several at once") || error.contains("`labels` contains 2"), "{labels}: {error}");
     }
 
     let to = folder.path().join("converted");

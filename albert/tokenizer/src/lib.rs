@@ -25,24 +25,24 @@
 //! Results of training and encoding do not depend on the number of threads. [`train`] and [`Tokenizer::encode_batch`] run
 //! on the current rayon pool.
 //!
-//! | file              | content                                                          |
-//! |-------------------|------------------------------------------------------------------|
-//! | `clean.rs`        | text cleaning: white space, NFKD, accents, lower case, offsets   |
-//! | `vocabulary.rs`   | pieces, kinds, checks, word starts                               |
-//! | `trie.rs`         | double-array trie: all pieces that start at a position           |
-//! | `lattice.rs`      | Viterbi search, in f64 and in SentencePiece's f32                |
-//! | `unigram.rs`      | combination of text rules, lattice and digit-comma rule           |
-//! | `encoder.rs`      | word cache for large texts                                       |
-//! | `load.rs`         | files and folders, recognized by content                         |
-//! | `settings.rs`     | settings of a folder: class, case, length, added words           |
-//! | `added.rs`        | words added to a unigram vocabulary                              |
-//! | `frame.rs`        | special pieces around a text and around a pair                   |
-//! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                  |
-//! | `sentencepiece/`  | SentencePiece: messages, normalizer, character map               |
-//! | `spiece.rs`       | reading and writing of `spiece.model`                             |
-//! | `hugging_face.rs` | third-party `tokenizer.json` and `vocab.txt`                     |
-//! | `bounds.rs`       | bounds on third-party pipelines                                  |
-//! | `train/`          | vocabulary trainer                                               |
+//! | file              | content                                                        |
+//! |-------------------|----------------------------------------------------------------|
+//! | `clean.rs`        | text cleaning: white space, NFKD, accents, lower case, offsets |
+//! | `vocabulary.rs`   | pieces, kinds, checks, word starts                             |
+//! | `trie.rs`         | double-array trie: all pieces that start at a position         |
+//! | `lattice.rs`      | Viterbi search, in f64 and in SentencePiece's f32              |
+//! | `unigram.rs`      | combination of text rules, lattice and digit-comma rule        |
+//! | `encoder.rs`      | word cache for large texts                                     |
+//! | `load.rs`         | files and folders, recognized by content                       |
+//! | `settings.rs`     | settings of a folder: class, case, length, added words         |
+//! | `added.rs`        | words added to a unigram vocabulary                            |
+//! | `frame.rs`        | special pieces around a text and around a pair                 |
+//! | `file.rs`         | our `tokenizer.json` in the Hugging Face layout                |
+//! | `sentencepiece/`  | SentencePiece: messages, normalizer, character map             |
+//! | `spiece.rs`       | reading and writing of `spiece.model`                          |
+//! | `hugging_face.rs` | third-party `tokenizer.json` and `vocab.txt`                   |
+//! | `bounds.rs`       | bounds on third-party pipelines                                |
+//! | `train/`          | vocabulary trainer                                             |
 //!
 //! Sources: Kudo 2018 (unigram model), Kudo and Richardson 2018 (SentencePiece), the released ALBERT `tokenization.py`
 //! (cleaning, digit-comma rule, word starts). As in the released code, special pieces typed in a text are text;
@@ -52,17 +52,17 @@
 //! A `tokenizer.json` cannot express all rules of a `spiece.model`, so the ids of the two differ for unusual text (digits
 //! with commas, odd white space, marks of combining class 0, near ties).
 //!
-//! | files in the folder                            | ids are those of                                              |
-//! |------------------------------------------------|---------------------------------------------------------------|
-//! | `tokenizer.json`, with or without a `spiece.model` | the fast tokenizer of `transformers` with that file       |
-//! | `spiece.model` alone                           | Google's code: the model and `preprocess_text`                |
-//! | both, from [`Tokenizer::to_files`]             | the `spiece.model`: `ids_by` in `tokenizer_config.json`       |
-//! | our own `tokenizer.json`                       | our cleaning and search; same ids as `transformers`            |
+//! | files in the folder                                | ids are those of                                        |
+//! |----------------------------------------------------|---------------------------------------------------------|
+//! | `tokenizer.json`, with or without a `spiece.model` | the fast tokenizer of `transformers` with that file     |
+//! | `spiece.model` alone                               | Google's code: the model and `preprocess_text`          |
+//! | both, from [`Tokenizer::to_files`]                 | the `spiece.model`: `ids_by` in `tokenizer_config.json` |
+//! | our own `tokenizer.json`                           | our cleaning and search; same ids as `transformers`     |
 //!
-//! | source of `[MASK]` typed in text, to [`Tokenizer::encode`]         | result  |
-//! |--------------------------------------------------------------------|---------|
-//! | our `tokenizer.json`, a `spiece.model`, a file converted from one  | text    |
-//! | third-party `tokenizer.json` and `vocab.txt`, `transformers`       | special |
+//! | source of `[MASK]` typed in text, to [`Tokenizer::encode`]        | result  |
+//! |-------------------------------------------------------------------|---------|
+//! | our `tokenizer.json`, a `spiece.model`, a file converted from one | text    |
+//! | third-party `tokenizer.json` and `vocab.txt`, `transformers`      | special |
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]
@@ -131,10 +131,10 @@ pub struct Encoding {
 /// Tokenizer: text to ids and back.
 ///
 /// | loaded from                             | behavior                                                             |
-/// |-----------------------------------------|-----------------------------------------------------------------------|
-/// | our `tokenizer.json`                    | our cleaning and unigram search, as trained                           |
-/// | `spiece.model`                          | Google's: `preprocess_text`, SentencePiece, [`DigitComma::Intended`]   |
-/// | any other `tokenizer.json`, `vocab.txt` | Hugging Face's fast tokenizers                                        |
+/// |-----------------------------------------|----------------------------------------------------------------------|
+/// | our `tokenizer.json`                    | our cleaning and unigram search, as trained                          |
+/// | `spiece.model`                          | Google's: `preprocess_text`, SentencePiece, [`DigitComma::Intended`] |
+/// | any other `tokenizer.json`, `vocab.txt` | Hugging Face's fast tokenizers                                       |
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,

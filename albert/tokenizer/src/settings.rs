@@ -161,7 +161,7 @@ impl Settings {
     pub(super) fn expect_class(&self, own: Class, path: &Path) -> Result<(), TokenizerError> {
         match &self.class {
             Class::Other(class) => Err(TokenizerError::file(path)(format!(
-                "tokenizer_class {class} is not supported from this file; save a tokenizer.json beside it: python -c \
+                "tokenizer_class {class} is not supported from this file; save a tokenizer.json next to it: python -c \
                  \"from transformers import AutoTokenizer as T; T.from_pretrained('FOLDER').save_pretrained('FOLDER')\""
             ))),
             Class::Bert | Class::Albert if self.class != own => Err(TokenizerError::file(path)(format!(

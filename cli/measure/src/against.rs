@@ -84,7 +84,7 @@ impl Saved {
         let mut saved: Value = serde_json::from_str(saved).map_err(|error| format!("not JSON: {error}"))?;
         match saved["records"].take() {
             Value::Array(records) if !records.is_empty() => Ok(Self { records }),
-            _ => Err("it is no report of albert bench --save".to_owned()),
+            _ => Err("it is not a report of albert bench --save".to_owned()),
         }
     }
 

@@ -33,7 +33,7 @@ impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Busy => {
-                "the machine is busy: wall time exceeds CPU time by more than 10 %; use figures by CPU time, or measure again on an \
+                "the machine is busy: wall time exceeds CPU time by more than 10 %; use values by CPU time, or measure again on an \
                  idle machine"
             }
             Self::AbovePeak => {

@@ -52,8 +52,8 @@ pub(crate) struct Arguments {
     streaming: Streaming,
     #[command(flatten)]
     batch: Batch,
-    /// Question; - is the lines of standard input, objects {"question": "..", "context": ".."}, where the context may be left
-    /// out if --context or --context-file gives it
+    /// Question; - reads lines of standard input, objects {"question": "..", "context": ".."}, where the context may be
+    /// omitted with --context or --context-file
     #[arg(required_unless_present = "input", conflicts_with = "input")]
     question: Option<String>,
 }
@@ -200,7 +200,7 @@ fn context(arguments: &Arguments) -> Result<Option<String>> {
     let Some(text) = &arguments.context else { return Ok(None) };
     ensure!(!text.trim().is_empty(), "--context: the text is empty");
     if Path::new(text).is_file() {
-        tell!("note: --context is taken as the text itself; to search the file {text}, give --context-file {text}");
+        tell!("note: --context is the text itself; to search the file {text}, use --context-file {text}");
     }
     Ok(Some(text.clone()))
 }

@@ -175,7 +175,7 @@ fn compare_with_saved(out: &mut impl Write, path: &Path, saved: &against::Saved,
         tell!("{missing} of {} cases are not in {}", records.len(), path.display());
     }
     tell!(
-        "the intervals allow for the drift between two processes; albert bench compare OLD NEW decides smaller differences"
+        "the intervals allow for the drift between two processes; albert bench compare OLD NEW detects smaller differences"
     );
     Ok(compared.iter().any(against::Compared::is_slower))
 }

@@ -134,7 +134,7 @@ fn example(first: String, second: Option<String>, problem: &Problem) -> Result<E
     let Problem::Tags { .. } = problem else {
         return Ok(Examples::Texts(vec![Text { id, first, second, label: None }]));
     };
-    ensure!(second.is_none(), "the model tags words and takes one text");
+    ensure!(second.is_none(), "the model tags words and accepts one text");
     let words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
     ensure!(!words.is_empty(), "the text contains no words to tag");
     Ok(Examples::Tagged(vec![Tagged { id, words, tags: Vec::new() }]))
@@ -150,7 +150,7 @@ fn of_line(line: &str, task: &Task) -> Result<Examples> {
     ensure!(!line.trim().is_empty(), "the line is blank");
     match line.split_once('\t').filter(|_| task.pairs != Some(false)) {
         Some((first, second)) => example(first.to_owned(), Some(second.to_owned()), &task.problem),
-        None if task.pairs == Some(true) => bail!("one text, and the model takes pairs, separated by a TAB"),
+        None if task.pairs == Some(true) => bail!("one text, but the model requires pairs, separated by a TAB"),
         None => example(line.to_owned(), None, &task.problem),
     }
 }

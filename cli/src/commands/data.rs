@@ -33,7 +33,7 @@ pub(crate) struct Build {
     /// Text files: one sentence per line, a blank line between documents; also .gz and .zst; - is standard input
     #[arg(required = true)]
     input: Vec<PathBuf>,
-    /// Field of JSON Lines that holds the text; each line is a document [default: the files are text]
+    /// Field of JSON Lines with the text; each line is a document [default: the files are text]
     #[arg(long)]
     field: Option<String>,
     #[command(flatten)]
@@ -183,7 +183,7 @@ pub(crate) fn report(index: &Index) {
         (met.empty_documents, "documents without a token were dropped", String::new()),
         (
             met.one_sentence_documents,
-            "documents of one sentence give no sentence pair",
+            "documents of one sentence do not form a sentence pair",
             places(&met.one_sentence_places),
         ),
         (met.empty_sentences, "sentences without a token were dropped", String::new()),

@@ -233,7 +233,7 @@ fn counted(examples: &Examples, problem: &Problem) -> String {
         both.iter().take(SHOWN).map(|(label, count)| format!("{} {count}", finetune::escaped(label))).collect();
     if !shown.is_empty() {
         let more = both.len().saturating_sub(SHOWN);
-        let more = if more > 0 { format!(" and {more} others") } else { String::new() };
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         text += &format!(", labels: {}{more}", shown.join(", "));
     }
     text

@@ -247,7 +247,7 @@ impl Planner {
         writeln!(out, "memory         {:.0} MiB{of_machine}", mib(used as u64))?;
         writeln!(
             out,
-            "time           {}, {} of processor time; {measured} measured, {:.3} s a step",
+            "time           {}, {} of CPU time; {measured} measured, {:.3} s a step",
             duration(total.wall),
             duration(total.processor),
             step.wall
@@ -346,7 +346,7 @@ pub(crate) fn expect_room(parameters: u64, shares_moments: bool) -> Result<()> {
     if let Some(available) = available_memory().filter(|&available| least > available) {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         bail!(
-            "{} parameters with what training needs for each take {:.1} GiB of memory, and {:.1} GiB are free; choose a smaller model",
+            "training {} parameters requires {:.1} GiB of memory, but {:.1} GiB are free; choose a smaller model",
             super::info::thousands(parameters),
             gib(least),
             gib(available)

@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if recipe.fits_memory() {
             fit_batch(arguments, &mut recipe, &worker)?;
         }
-        // Installed only here: a rank that waits for others in its library ends immediately on a signal before that.
+        // Installed only here: before, a signal ends a rank immediately while it waits for its peers in the library.
         let stop = signals::stop_flag()?;
         if arguments.dry_run.is_dry {
             return dry_run(arguments, &recipe, worker, &stop);
@@ -152,7 +152,7 @@ fn fit_batch(arguments: &Arguments, recipe: &mut PretrainRecipe, worker: &Worker
     let is_alone = worker.communicator.size() == 1 && arguments.device == "cpu";
     let memory = plan::available_memory().filter(|_| is_alone);
     let memory = memory.with_context(|| {
-        format!("{AUTO} fits the memory of one process on a CPU of Linux; give the number of tokens here")
+        format!("{AUTO} requires one process on a CPU under Linux; set the number of tokens instead")
     })?;
     // A fifth is reserved for the system and unplanned memory.
     let tokens = recipe.fit_batch(memory / 5 * 4)?;
@@ -259,7 +259,7 @@ fn going_on(folder: &Path, with_tokenizer: bool) -> Result<Vec<Setting>> {
     let heads = ["predictions", "sop_classifier", "albert.pooler", "pooler"];
     let report = files.load(Heads::PRE_TRAINING, &heads, |_, _| Ok(()))?;
     if !report.fresh.is_empty() {
-        tell!("{} lacks {}, which begin with random values", folder.display(), report.fresh.join(", "));
+        tell!("{} lacks {}, which are initialized at random", folder.display(), report.fresh.join(", "));
         settings.push(Setting::new("input.fresh", &report.fresh)?);
     }
     if with_tokenizer {

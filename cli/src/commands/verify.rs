@@ -78,7 +78,7 @@ pub(super) fn verify(cpu: &Cpu) -> Result<()> {
     }
     anyhow::bail!(
         "{} differences between instruction sets or from the recorded bits, the first of each kind above: results of this \
-         machine are not those of others; please report the whole output",
+         machine differ from those of other machines; please report the whole output",
         total.differences.len()
     )
 }

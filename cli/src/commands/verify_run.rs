@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let parameters = parameters_after(run, &recipe, steps.end)?;
     ranks::run(&arguments.device, |worker| {
         let ranks = worker.communicator.size();
-        ensure!(ranks == 1, "verify runs in one process, not in {ranks}: a run of several has the bits of one");
+        ensure!(ranks == 1, "verify runs in one process, not in {ranks}; a run of several ranks has the same bits");
         if let Some(gpu) = worker.device.gpu() {
             gpu.skip_race_search();
         }

@@ -21,7 +21,7 @@ const TEXT: &str = "The café's 20,000 «ＡＢ» naïve ΑΣ.\u{301} [MASK] 日
 fn encodes(tokenizer: &Tokenizer) -> bool {
     let Ok(encoding) = tokenizer.encode_with_offsets(TEXT) else { return false };
     for &(start, end) in &encoding.offsets {
-        assert!(TEXT.get(start..end).is_some(), "bytes {start} to {end} are no range of characters");
+        assert!(TEXT.get(start..end).is_some(), "bytes {start} to {end} are not a range of characters");
     }
     assert_eq!(tokenizer.encode(TEXT).expect("encoded before"), encoding.ids);
     assert_eq!(tokenizer.encode_batch(&[TEXT]).expect("encoded before")[0], encoding.ids, "as a batch");

@@ -129,7 +129,7 @@ fn names() -> Vec<Situation> {
     for (name, path) in [
         ("spaces", "'a name with spaces.json'"),
         ("a newline", "$'a\\nb.json'"),
-        ("bytes that are no text", "$'\\xff\\xfe.json'"),
+        ("bytes that are not text", "$'\\xff\\xfe.json'"),
         ("quotes", "\\\"\\'.json"),
         ("a dollar and a star", "'$*.json'"),
     ] {
@@ -144,12 +144,12 @@ fn names() -> Vec<Situation> {
         row("name", "two dots", train("..")).fails(""),
         row("name", "a run in a folder with spaces and a newline", "pretrain -o $'a b\\nc' schedule.steps=4 evaluation.interval=0")
             .then("same_run $'a b\\nc' $T/run"),
-        row("name", "a run in a folder whose name is no text", "pretrain -o $'\\xff' schedule.steps=4 evaluation.interval=0")
+        row("name", "a run in a folder whose name is not text", "pretrain -o $'\\xff' schedule.steps=4 evaluation.interval=0")
             .ends_with(&[0, 1]),
-        row("name", "shards in a folder whose name is no text", "cp -r $T/data $'\\xff'; $A pretrain $T/recipe.toml --data $'\\xff' --tokenizer $T/tokenizer.json -o out schedule.steps=4")
+        row("name", "shards in a folder whose name is not text", "cp -r $T/data $'\\xff'; $A pretrain $T/recipe.toml --data $'\\xff' --tokenizer $T/tokenizer.json -o out schedule.steps=4")
             .fails("UTF-8"),
-        row("name", "an input whose name is no text", "cp $T/text.txt $'\\xff'; $A embed --model $T/run $'\\xff' -o v.npy").then("test -s v.npy"),
-        row("name", "an argument that is no text", "$A classify --model $T/tuned $'\\xff'").ends_with(&[2]),
+        row("name", "an input whose name is not text", "cp $T/text.txt $'\\xff'; $A embed --model $T/run $'\\xff' -o v.npy").then("test -s v.npy"),
+        row("name", "an argument that is not text", "$A classify --model $T/tuned $'\\xff'").ends_with(&[2]),
     ]);
     rows
 }

@@ -133,7 +133,7 @@ fn resources() -> Vec<Situation> {
             .ends_with(&[0, 1]),
         row("stack", "128 KiB", "ulimit -s 128; $A fill-mask --model $T/run 'the [MASK]'"),
         row("locked memory", "none", "ulimit -l 0; $A fill-mask --model $T/run 'the [MASK]'"),
-        row("core files", "processor time of 1 s", "ulimit -t 1; pretrain -o out schedule.steps=100000").ends_with(&[137, 152]).leaves_partial(),
+        row("core files", "CPU time of 1 s", "ulimit -t 1; pretrain -o out schedule.steps=100000").ends_with(&[137, 152]).leaves_partial(),
         row("affinity", "one core, two threads", "taskset -c 0 $A fill-mask --model $T/run 'the [MASK]'"),
     ]);
     rows
@@ -153,15 +153,15 @@ fn surroundings() -> Vec<Situation> {
         row("environment", "a link is planted where ptxas works", "mkdir t victim; for p in $(seq $$ $(($$ + 300))); do ln -s ../victim t/albert-kernels-$p; done; TMPDIR=$PWD/t $A kernels list --arch sm_80 activation --ptxas /bin/true")
             .ends_with(&[1])
             .then("test -z \"$(ls -A victim)\""),
-        row("environment", "a locale that there is none of", format!("LC_ALL=xx_YY.NOPE LANG=? {run}")),
+        row("environment", "a locale that does not exist", format!("LC_ALL=xx_YY.NOPE LANG=? {run}")),
         row("environment", "a locale with another alphabet", format!("LC_ALL=tr_TR.ISO-8859-9 {run}")),
         row("environment", "TERM is missing on a terminal", "script -qec \"env -u TERM $A fill-mask --model $T/run '[MASK]'\" log < /dev/null"),
         row("environment", "COLUMNS is 0", "COLUMNS=0 $A --help"),
-        row("environment", "ALBERT_THREADS is no number", format!("ALBERT_THREADS=many {run}")).fails("ALBERT_THREADS"),
+        row("environment", "ALBERT_THREADS is not a number", format!("ALBERT_THREADS=many {run}")).fails("ALBERT_THREADS"),
         row("environment", "ALBERT_ISA is unknown", format!("ALBERT_ISA=mmx {run}")).fails("ALBERT_ISA"),
-        row("environment", "a variable that is no text", format!("ALBERT_THREADS=$'\\xff' {run}")).fails("ALBERT_THREADS"),
+        row("environment", "a variable that is not text", format!("ALBERT_THREADS=$'\\xff' {run}")).fails("ALBERT_THREADS"),
         row("environment", "the working folder is gone", "mkdir w; cd w; rmdir ../w; $A fill-mask --model $T/run 'the [MASK]'"),
-        row("environment", "the working folder is gone, output beside it", "mkdir w; cd w; rmdir ../w; $A embed --model $T/run $T/text.txt -o v.npy").fails("v.npy"),
+        row("environment", "the working folder is gone, output next to it", "mkdir w; cd w; rmdir ../w; $A embed --model $T/run $T/text.txt -o v.npy").fails("v.npy"),
         row("environment", "the clock is at 1970", "command -v faketime > /dev/null || exit 0; faketime '1970-01-01 00:00:01' $A info base"),
     ]
 }

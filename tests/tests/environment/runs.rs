@@ -86,7 +86,7 @@ fn signals() -> Vec<Situation> {
         row("signal", "SIGINT in a background job of a script", "$A pretrain $T/recipe.toml --data $T/data --tokenizer $T/tokenizer.json -o out schedule.steps=100 2> log & wait_for 'memory at' log; kill -INT $!; wait $!").then("test -s out/last/model.safetensors"),
         row("signal", "SIGPIPE from outside", format!("{RUN} kill -PIPE $pid; kill -TERM $pid; wait $!")).ends_with(&[130]),
         row("signal", "SIGSTOP and SIGCONT", format!("{RUN} kill -STOP $pid; sleep 0.3; kill -CONT $pid; kill -TERM $pid; wait $!")).ends_with(&[130]),
-        row("signal", "SIGUSR1 ends the program, the next start goes on", format!("{RUN} kill -USR1 $pid; wait $!")).ends_with(&[138]).leaves_partial(),
+        row("signal", "SIGUSR1 ends the program, the next start continues", format!("{RUN} kill -USR1 $pid; wait $!")).ends_with(&[138]).leaves_partial(),
         row("signal", "SIGKILL, then the same command with --resume", "run -o out schedule.steps=120 run.checkpoint_interval=20 2> log & wait_for 'memory at' log; sleep 0.5; kill -KILL $!; wait; pretrain -o out schedule.steps=120 run.checkpoint_interval=20 --resume && pretrain -o whole schedule.steps=120 run.checkpoint_interval=20 && same_run out whole"),
         row("signal", "SIGTERM with standard error closed", "run -o out schedule.steps=3000 2>&- & sleep 2; kill -TERM $!; wait $!").ends_with(&[130]),
         row("signal", "SIGTERM with standard error full", "run -o out schedule.steps=3000 2> /dev/full & sleep 2; kill -TERM $!; wait $!").ends_with(&[130]),

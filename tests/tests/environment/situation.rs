@@ -121,7 +121,7 @@ impl Situation {
             wrong.push("panic".to_owned());
         }
         if self.group == "closed pipe" && stderr.contains("error") {
-            wrong.push("an error is told to nobody".to_owned());
+            wrong.push("an error is not reported".to_owned());
         }
         if !self.after.is_empty() {
             let (after, told) = self.run(&self.after, folder.path(), template);

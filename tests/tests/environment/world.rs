@@ -32,7 +32,7 @@ impl Template {
 
     pub(crate) fn folder(&self) -> PathBuf {
         // Without a trailing slash: shards name their source files.
-        self.world.path("text.txt").parent().expect("it lies in the world").to_owned()
+        self.world.path("text.txt").parent().expect("it is in the world").to_owned()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -64,7 +64,7 @@ fn documents_of_one_sentence_are_counted_and_listed() {
     world
         .run("data build ones.txt --tokenizer tokenizer.json -o new")
         .succeeds()
-        .says(&["20 documents of one sentence give no sentence pair", "ones.txt:1"]);
+        .says(&["20 documents of one sentence do not form a sentence pair", "ones.txt:1"]);
     let pretrain = "pretrain recipe.toml -o run --data new --tokenizer tokenizer.json";
     world.run(pretrain).fails_with(&["has two sentences", "lone_sentence", "objective"]);
     assert!(!world.path("run").exists());
@@ -164,7 +164,7 @@ fn a_damaged_last_checkpoint_falls_back_to_the_one_before() {
         damage(&before, damaged);
         damage(&last, damaged);
         let left = files(&run);
-        world.run_pretrain(name, &["--resume"]).fails_with(&["none of the 2 checkpoints is whole"]);
+        world.run_pretrain(name, &["--resume"]).fails_with(&["none of the 2 checkpoints is intact"]);
         assert_eq!(files(&run), left, "{name}");
     }
 }
@@ -197,11 +197,11 @@ fn ids_that_a_model_does_not_have_and_inputs_beyond_its_positions_are_refused() 
     let good = r#"{"input_ids": [2, 47, 3]}"#;
     let long = |tokens: usize| format!("{{\"input_ids\": {:?}}}", vec![1; tokens]);
     for (line, said) in [
-        (r#"{"input_ids": [2, 48]}"#, "`input_ids` holds 48 (number 1), and the model has 48 pieces"),
-        (r#"{"input_ids": [-1]}"#, "`input_ids` holds -1 (number 0)"),
+        (r#"{"input_ids": [2, 48]}"#, "`input_ids` contains 48 (number 1), but the model has 48 pieces"),
+        (r#"{"input_ids": [-1]}"#, "`input_ids` contains -1 (number 0)"),
         (r#"{"input_ids": [9223372036854775808]}"#, "a list of whole numbers was expected"),
-        (r#"{"input_ids": [1], "token_type_ids": [2]}"#, "`token_type_ids` holds 2 (number 0)"),
-        (&long(25)[..], "`input_ids` has 25 tokens, and the model has 24 positions"),
+        (r#"{"input_ids": [1], "token_type_ids": [2]}"#, "`token_type_ids` contains 2 (number 0)"),
+        (&long(25)[..], "`input_ids` has 25 tokens, but the model has 24 positions"),
     ] {
         world.write("ids.jsonl", format!("{good}\n{line}\n"));
         forward().fails_with(&["ids.jsonl:2: ", said]);
@@ -228,7 +228,7 @@ fn texts_and_tokenizers_that_a_model_was_not_made_for_are_refused() {
     let long = format!("a [MASK] {}", "river ".repeat(80));
     let fill = |text: &str| world.run(&format!("fill-mask --model run '{text}'"));
     let forward = |text: &str| world.run(&format!("forward --model run --text '{text}' -o out.safetensors"));
-    fill(&long).fails_with(&["tokens, and the model has 64 positions"]);
+    fill(&long).fails_with(&["tokens, but the model has 64 positions"]);
     forward(&long).fails_with(&["and the model has 64 positions"]);
     world.run("tokenizer train text.txt --vocab-size 260 -o run/tokenizer.json").succeeds();
     for told in [fill("a [MASK]"), forward("a"), world.run("embed --model run text.txt")] {
@@ -336,7 +336,7 @@ fn a_run_is_not_resumed_with_other_settings_nor_overwritten() {
     let world = World::new();
     world.run_pretrain("run", &["schedule.steps=10"]).succeeds();
     let before = files(&world.path("run"));
-    world.run_pretrain("run", &[]).fails_with(&["already holds a run", "resume"]);
+    world.run_pretrain("run", &[]).fails_with(&["already contains a run", "resume"]);
     for (setting, key) in [
         ("optimizer.learning_rate=0.5", "`optimizer.learning_rate` = 0.01, but now it is 0.5"),
         ("seed=8", "`seed` = 7"),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 fn number(value: &Value, path: &[&str]) -> f64 {
     let found = path.iter().fold(value, |value, key| &value[*key]);
-    found.as_f64().unwrap_or_else(|| panic!("{path:?} is no number in {value}"))
+    found.as_f64().unwrap_or_else(|| panic!("{path:?} is not a number in {value}"))
 }
 
 /// Records of a benchmark on one thread.

@@ -40,7 +40,7 @@ fn what_cannot_be_converted_leaves_no_folder() {
     fs::write(target.path().join("pytorch_model.bin"), "\u{80}").unwrap();
     let convert = |from: &str| run(&format!("convert --from {from} --to {folder}/model"));
     convert(&format!("{folder}/pytorch_model.bin")).fails_with(&["pytorch_model.bin is a pickle", "save_pretrained"]);
-    convert("/nowhere/model").fails_with(&["/nowhere/model: no such folder; a model folder holds config.json"]);
+    convert("/nowhere/model").fails_with(&["/nowhere/model: no such folder; a model folder contains config.json"]);
     assert!(!target.path().join("model").exists());
 }
 

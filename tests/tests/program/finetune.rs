@@ -92,7 +92,7 @@ fn texts_are_learnt_measured_predicted_and_classified() {
     let one = world.run("classify --model run/seed-1 'the film of day 3 was worst'").succeeds();
     assert!(one.stdout.lines().next().is_some_and(|line| line.ends_with("\tneg")), "{}", one.stdout);
     // The folder is in use for a new run; a resumed run finds both seeds done.
-    finetune(&world, "classify", "run/seed-1", "").fails_with(&["already holds a run; resume it"]);
+    finetune(&world, "classify", "run/seed-1", "").fails_with(&["already contains a run; resume it"]);
     finetune(&world, "classify", "run", "--resume --seeds 2").succeeds().says(&["seed 2 of 2 is already done"]);
 }
 

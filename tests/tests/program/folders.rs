@@ -258,7 +258,7 @@ fn weights_of_other_kinds_are_named_with_a_remedy() {
         ("flax_model.msgpack", "from_flax=True"),
         ("pytorch_model.bin", "save_pretrained"),
         ("tf_model.h5", "from_tf=True"),
-        ("tf_model.h5", "holds the weights of Keras"),
+        ("tf_model.h5", "contains Keras weights"),
         ("model.onnx", "is an exported model"),
         ("adapter_model.safetensors", "is an adapter of peft"),
         ("model.fp16.safetensors", "copy it to model.safetensors"),
@@ -322,7 +322,7 @@ fn names_of_classes_are_those_of_the_folder() {
         (json!({"id2label": {"0": 0, "1": 1, "2": 2}}), Ok(["0", "1", "2"])),
         (json!({"label2id": {"b": 1, "a": 0, "c": 2}}), Ok(["a", "b", "c"])),
         (json!({"id2label": {"2": "c", "0": "a", "1": "b"}, "label2id": {"x": 0}}), Ok(["a", "b", "c"])),
-        (json!({"id2label": {"0": "a", "1": "b", "2": "a"}}), Err("gives several classes the name \"a\"")),
+        (json!({"id2label": {"0": "a", "1": "b", "2": "a"}}), Err("has several classes with the name \"a\"")),
         (json!({"id2label": {"1": "a", "2": "b", "3": "c"}}), Err("does not name each class from 0 to 2 once")),
     ] {
         let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use albert_tests::program::{albert, finish};
 use engine::io::Safetensors;
 use std::path::{Path, PathBuf};
 
-/// Share of gradients that may exceed the bound, and by what factor.
+/// Share of gradients that may exceed the bound, and the factor by which they may.
 const LUCK: f64 = 0.08;
 const MOST: f64 = 3.0;
 

@@ -146,7 +146,7 @@ fn half_accepted(target: &Target, reference: &Files) -> Option<String> {
 
 /// The targets, with the model and the data that they read.
 fn targets(world: &World) -> Vec<Target> {
-    let folder = world.path("text.txt").parent().expect("it lies in the world").display().to_string();
+    let folder = world.path("text.txt").parent().expect("it is in the world").display().to_string();
     let line = |line: &str| words(&line.replace("$W", &folder)).into_iter().map(str::to_owned).collect::<Vec<String>>();
     world.run_pretrain("model", &["schedule.steps=8", "run.checkpoint_interval=0"]).succeeds();
     for (name, rows) in [("task/train.tsv", 48), ("task/dev.tsv", 16)] {

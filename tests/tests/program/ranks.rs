@@ -363,7 +363,7 @@ fn ranks_that_differ_are_refused() {
             assert!(!world.path("run").join("metrics.jsonl").exists(), "nothing is written");
         }
         let finished = launcher.run(2, &arguments(&world, "run", &["--device", "cuda:0"])).fails();
-        finished.says(&["of one host would share cuda:0; with --device cuda each takes its own"]);
+        finished.says(&["of one host would share cuda:0; with --device cuda each uses its own"]);
     }
 }
 
@@ -507,5 +507,5 @@ fn a_library_that_does_not_return_is_named() {
     run("end", "MPI_Finalize:1")
         .fails_with(&["done: ", "error: rank 0, the end: MPI_Finalize did not return within 1 s"]);
     // The program rejects it and exits; the library does not end it.
-    run("free", "MPI_Abort:1").fails_with(&["already holds a run", "MPI_Abort did not return within "]);
+    run("free", "MPI_Abort:1").fails_with(&["already contains a run", "MPI_Abort did not return within "]);
 }

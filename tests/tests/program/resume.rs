@@ -81,7 +81,7 @@ fn sigterm_saves_ends_with_130_and_resumes_to_the_same_bytes() {
     assert_same_run(&world.path("whole"), &world.path("stopped"), "stopped by SIGTERM");
 }
 
-/// Fails unless every command that takes a model folder accepts `run`.
+/// Fails unless every command with a model folder as argument accepts `run`.
 fn every_command_accepts(world: &World, run: &str) {
     fs::create_dir(world.path("of-run")).unwrap();
     for line in [

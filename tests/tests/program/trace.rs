@@ -46,7 +46,7 @@ impl Timeline {
         }
         for (tid, mut spans) in spans {
             assert!(tracks.contains_key(&tid), "track {tid} has no name");
-            // Of spans with the same start, the longer one encloses the others.
+            // Of spans with the same start, the longest one encloses the rest.
             spans.sort_by_key(|&(start, end)| (start, -end));
             let mut open = Vec::new();
             for (start, end) in spans {

@@ -50,7 +50,7 @@ impl Bundle {
     /// # Errors
     /// A file is missing or damaged, or its index is inconsistent.
     pub(super) fn open(index: &Path) -> Result<Self, EngineError> {
-        let wrong = |problem: String| EngineError::file(index, format!("not a whole TensorFlow index: {problem}"));
+        let wrong = |problem: String| EngineError::file(index, format!("not a valid TensorFlow index: {problem}"));
         let map = Mmap::open(index)?;
         let (mut header, mut entries) = (None, BTreeMap::new());
         table::read(&map, |key, value| {
@@ -58,7 +58,7 @@ impl Bundle {
                 header = Some(BundleHeader::read(value)?);
                 return Ok(());
             }
-            let name = std::str::from_utf8(key).map_err(|_| "a tensor's name is no text".to_owned())?;
+            let name = std::str::from_utf8(key).map_err(|_| "a tensor's name is not UTF-8".to_owned())?;
             let entry = BundleEntry::read(value).map_err(|problem| format!("tensor {name}: {problem}"))?;
             entries.insert(name.to_owned(), entry);
             Ok(())
@@ -66,10 +66,10 @@ impl Bundle {
         .map_err(wrong)?;
         let header = header.ok_or_else(|| wrong("the entry that describes the checkpoint is missing".to_owned()))?;
         if header.big_endian {
-            return Err(wrong("it was written on a big-endian machine; write it again on a common one".to_owned()));
+            return Err(wrong("it was written on a big-endian machine; write it on a little-endian one".to_owned()));
         }
         if header.min_consumer > 1 {
-            return Err(wrong(format!("it is of version {}, and versions 0 and 1 are known", header.min_consumer)));
+            return Err(wrong(format!("it is version {}; expected 0 or 1", header.min_consumer)));
         }
         let mut bundle = Self { index: index.to_owned(), entries, shards: BTreeMap::new() };
         bundle.open_shards(header.shards)?;
@@ -83,13 +83,13 @@ impl Bundle {
         let name = prefix.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for (tensor, entry) in &self.entries {
             if entry.shard >= count {
-                let problem = format!("tensor {tensor} lies in part {}, but there are {count} parts", entry.shard);
+                let problem = format!("tensor {tensor} is in part {}, but there are {count} parts", entry.shard);
                 return Err(EngineError::file(&self.index, problem));
             }
             if !self.shards.contains_key(&entry.shard) {
                 let path = prefix.with_file_name(format!("{name}.data-{:05}-of-{count:05}", entry.shard));
                 if !path.is_file() {
-                    let problem = format!("its data is not beside it: there is no file {}", path.display());
+                    let problem = format!("its data is not in the same folder: there is no file {}", path.display());
                     return Err(EngineError::file(&self.index, problem));
                 }
                 let map = Mmap::open(&path)?;

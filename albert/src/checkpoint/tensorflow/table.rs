@@ -31,7 +31,7 @@ struct Place {
 impl Place {
     fn read(bytes: &mut Reader<'_>) -> Result<Self, String> {
         let [offset, size] = [bytes.varint()?, bytes.varint()?]
-            .map(|number| usize::try_from(number).map_err(|_| "a block lies beyond every file".to_owned()));
+            .map(|number| usize::try_from(number).map_err(|_| "a block is beyond the end of any file".to_owned()));
         Ok(Self { offset: offset?, size: size? })
     }
 }
@@ -39,12 +39,12 @@ impl Place {
 /// Passes every key and value of the table in `file` to `take`, in order.
 pub(super) fn read(file: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> Result<(), String>) -> Result<(), String> {
     let start = file.len().checked_sub(FOOTER).ok_or_else(|| {
-        format!("it has {} bytes, and the footer of an index alone takes {FOOTER}; it was cut short", file.len())
+        format!("it has {} bytes, and the footer of an index alone has {FOOTER}; it was cut short", file.len())
     })?;
     let (body, footer) = file.split_at(start);
     let magic = footer.last_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     if magic != Some(MAGIC) {
-        let what = limits::mistaken(file).unwrap_or("it was cut short or is none");
+        let what = limits::mistaken(file).unwrap_or("it was cut short or is not an index");
         return Err(format!("it does not end with the magic number of an index; {what}"));
     }
     let mut places = Reader::new(&footer[..FOOTER - 8], 0);
@@ -107,7 +107,7 @@ fn entries(
     while !bytes.is_empty() {
         let [shared, own, length] = [bytes.varint()?, bytes.varint()?, bytes.varint()?];
         if shared > key.len() as u64 {
-            return Err(format!("a key takes {shared} bytes from the one before, which has {}", key.len()));
+            return Err(format!("a key shares {shared} bytes with the one before, which has {}", key.len()));
         }
         let shared = shared as usize;
         let own = bytes.bytes(own)?;
@@ -116,7 +116,7 @@ fn entries(
         }
         key.truncate(shared);
         key.extend_from_slice(own);
-        *budget = budget.checked_sub(key.len()).ok_or("its keys are longer than such a file can mean")?;
+        *budget = budget.checked_sub(key.len()).ok_or("its keys are too long for the size of the file")?;
         take(&key, bytes.bytes(length)?)?;
     }
     Ok(())

@@ -122,7 +122,7 @@ fn keep_plan(folder: &Path, text: &str) -> Result<(), AblationError> {
     let path = folder.join("plan.toml");
     match std::fs::read_to_string(&path) {
         Ok(found) if Plan::from_toml(&found).ok() != Plan::from_toml(text).ok() => {
-            Err(AblationError::Folder(format!("{} holds another plan; choose another folder", path.display())))
+            Err(AblationError::Folder(format!("{} contains another plan; choose another folder", path.display())))
         }
         Ok(_) => Ok(()),
         Err(_) => Ok(write_atomically(path, |out| out.write_all(text.as_bytes()))?),

@@ -235,7 +235,7 @@ fn another_plan_or_recipe_is_refused() {
     let silent = NoopObserver;
     let mut watcher = Stopper { stop: &stop, left: 0, stages: vec![], budgets: vec![], done: 0, silent };
     let mut message = |text: &str| ablate(text, &folder, &device, &stop, &mut watcher).unwrap_err().to_string();
-    assert!(message(&text.replace("steps = 6", "steps = 7")).contains("holds another plan"));
+    assert!(message(&text.replace("steps = 6", "steps = 7")).contains("contains another plan"));
     for (from, to, expected) in [
         ("seeds = [1, 2]", "seeds = [1, 1]", "`seeds` is [1, 1]"),
         ("seeds = [1, 2]", "sseeds = [1]", "unknown field `sseeds`"),

@@ -133,7 +133,7 @@ fn answer_index(answer: &Scalar, options: &[String]) -> Result<u32, String> {
             match (number.or(letter).filter(|&number| number < count as i128), by_text) {
                 (Some(number), Some(option)) if number != option as i128 => {
                     return Err(format!(
-                        "the answer {} is option {option} by its text and {number} by its place",
+                        "the answer {} is option {option} by its text and {number} by its position",
                         shown(text)
                     ));
                 }

@@ -273,7 +273,7 @@ impl Featurizer<'_> {
         }
         let SpecialIds { cls, sep, .. } = self.tokenizer.specials();
         if *self.tokenizer.frame() != Frame::of_bert(cls, sep) {
-            let problem = "multiple choice needs a tokenizer that makes [CLS] A [SEP] B [SEP] in two segments of a pair; \
+            let problem = "multiple choice needs a tokenizer that encodes a pair as [CLS] A [SEP] B [SEP] in two segments; \
                            this one (post_processor, model_input_names) does not";
             return Err(FinetuneError::Data(problem.into()));
         }

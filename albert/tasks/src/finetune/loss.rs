@@ -155,7 +155,7 @@ pub(super) fn loss(
                     head.loss(tape, (logits, none), sequences, [&starts, &ends, &impossible], denominator)?
                 }
                 (Some(Task::Span(head)), _) => head.loss(tape, logits, sequences, [&starts, &ends], denominator)?,
-                _ => unreachable!("only span heads give answer scores"),
+                _ => unreachable!("only span heads compute answer scores"),
             };
             Ok(Loss { total, classified: None })
         }

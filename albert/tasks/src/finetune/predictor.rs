@@ -82,7 +82,7 @@ impl Predictor {
                 && first.task.problem != member.task.problem
             {
                 return Err(FinetuneError::Data(format!(
-                    "{} was trained for another problem than {}; give models of one task",
+                    "{} was trained for a different problem than {}; give models of one task",
                     folder.display(),
                     folders[0].display()
                 )));

@@ -305,7 +305,7 @@ fn an_earlier_fine_tuning_lends_its_head_where_labels_agree() {
     let single = Predictor::load(std::slice::from_ref(&first), &device(1)).unwrap().predict(&dev).unwrap();
     assert!(mean != single && mean.len() == single.len());
     let message = Predictor::load(&[first, runs.path().join("0")], &device(1)).unwrap_err().to_string();
-    assert!(message.contains("trained for another problem"), "{message}");
+    assert!(message.contains("trained for a different problem"), "{message}");
 }
 
 #[test]

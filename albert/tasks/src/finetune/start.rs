@@ -59,7 +59,7 @@ impl HeadOrigin {
         }
         let places: HashMap<&String, usize> = theirs.iter().zip(0..).collect();
         let row = |label: &String| Some((label.clone(), *places.get(label)?));
-        // Both sides have the same number of labels, without duplicates here, so finding each gives a permutation.
+        // Both sides have the same number of labels, without duplicates here, so finding each yields a permutation.
         match labels.iter().map(row).collect() {
             Some(rows) => Self::Mapped(rows),
             None => Self::Refused(format!("the earlier model has other labels: {}", listed(theirs))),

@@ -118,7 +118,7 @@ impl Task {
         }
         let twice = (1..reading.labels.len()).find(|&at| reading.labels[..at].contains(&reading.labels[at]));
         if let (Some(at), Some(TaskHead::Sequence { .. })) = (twice, files.heads().task) {
-            let problem = format!("`id2label` gives several classes the name {:?}", reading.labels[at]);
+            let problem = format!("`id2label` has several classes with the name {:?}", reading.labels[at]);
             return Err(wrong(format!("{problem}; rename one of them in config.json")));
         }
         let named = |count: usize| match reading.labels.len() {

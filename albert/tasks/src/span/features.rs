@@ -66,7 +66,9 @@ pub(crate) enum SpanError {
         question: usize,
     },
     /// The tokenizer does not add a piece before the question, which stands for "no answer".
-    #[error("the tokenizer adds no piece before a pair (post_processor); questions need one, where there is no answer")]
+    #[error(
+        "the tokenizer adds no piece before a pair (post_processor); questions need one to represent \"no answer\""
+    )]
     NoFirstPiece,
     /// A stride of 0.
     #[error("stride = 0: expected at least 1")]

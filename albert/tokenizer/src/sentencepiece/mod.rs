@@ -1,10 +1,10 @@
 //! The SentencePiece format and its text rules.
 //!
-//! | file            | content                                                 |
-//! |-----------------|--------------------------------------------------------|
-//! | `proto.rs`      | `ModelProto`, with unknown fields preserved            |
-//! | `charsmap.rs`   | the precompiled rules: a double-array trie             |
-//! | `normalizer.rs` | Google's `preprocess_text` and the model's normalizer  |
+//! | file            | content                                               |
+//! |-----------------|-------------------------------------------------------|
+//! | `proto.rs`      | `ModelProto`, with unknown fields preserved           |
+//! | `charsmap.rs`   | the precompiled rules: a double-array trie            |
+//! | `normalizer.rs` | Google's `preprocess_text` and the model's normalizer |
 
 mod charsmap;
 mod normalizer;

@@ -7,7 +7,7 @@
 //! 1. Preprocess: runs of white space (Python's `str.split`) become one space, none at the ends; unless accents are kept, NFKD is applied
 //!    and characters with a non-zero combining class are dropped; unless case is kept, `str.lower` is applied.
 //! 2. Normalize, at each position: a user-defined symbol is kept; otherwise the longest rule of the charsmap applies;
-//!    otherwise the character is kept. With `remove_extra_whitespaces` spaces are collapsed and trimmed again (rules produce
+//!    otherwise the character is kept. With `remove_extra_whitespaces` spaces are collapsed and trimmed once more (rules produce
 //!    spaces); with `add_dummy_prefix` a word mark is prepended; spaces become word marks.
 //!
 //! Word marks are spaces here, as in the trie; a literal `▁` (U+2581) that the rules keep is also a word mark.

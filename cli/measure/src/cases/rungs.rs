@@ -32,7 +32,7 @@ const NAMES: [&str; RUNGS] = ["three loops", "rows of B", "vectors", "a tile", "
 /// Rows of a tile. Two vectors wide, it has 12 accumulators: enough to hide the latency of two FMA units, few enough for
 /// 16 registers.
 const TILE_ROWS: usize = 6;
-/// Depth of a block (kc): a panel of B, two AVX-512 vectors wide, takes 32 KiB of L1.
+/// Depth of a block (kc): a panel of B, two AVX-512 vectors wide, uses 32 KiB of L1.
 const DEPTH: usize = 256;
 /// Columns of a block of B (nc): 1 MiB, half of a 2 MiB L2.
 const WIDTH: usize = 1024;

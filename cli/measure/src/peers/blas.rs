@@ -78,9 +78,9 @@ impl Blas {
         let files = named.into_iter().chain(known.files.iter().map(OsString::from));
         // SAFETY: these are BLAS libraries by name or as the user stated; their initializers set up their own state.
         let library = files.into_iter().find_map(|file| unsafe { Library::new(file) }.ok())?;
-        // SAFETY: the C interface to BLAS fixes the type of `cblas_sgemm`; the builds under these names take 32-bit integers.
+        // SAFETY: the C interface to BLAS fixes the type of `cblas_sgemm`; the builds under these names use 32-bit integers.
         let sgemm = *unsafe { library.get::<Sgemm>(b"cblas_sgemm\0") }.ok()?;
-        // SAFETY: the three functions take one integer and return nothing. That of BLIS has 64 bits: a register holds both.
+        // SAFETY: the three functions have one integer argument and no result. BLIS has 64 bits: a register fits both.
         let set_threads = unsafe { library.get::<unsafe extern "C" fn(i64)>(known.set_threads) }.ok()?;
         // SAFETY: as above.
         unsafe { set_threads(threads as i64) };
