@@ -58,7 +58,7 @@ pub struct Embedder {
 pub enum Prompt<'a> {
     /// A prompt of the folder, by name.
     Named(&'a str),
-    /// This text.
+    /// A text of the caller's choice.
     Text(&'a str),
 }
 

@@ -35,7 +35,7 @@ pub enum Pooling {
     MeanSqrtLen,
     /// Mean of all tokens, each weighted by its position from 1.
     WeightedMean,
-    /// Last token.
+    /// Last token of the text.
     LastToken,
 }
 

@@ -71,7 +71,7 @@ pub enum CheckpointError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// The problem.
+        /// Reason, as the end of the message.
         problem: String,
     },
     /// Tensors that the model needs are missing from the file.
@@ -94,7 +94,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// Name of the tensor.
         name: String,
-        /// The problem.
+        /// Reason, as the end of the message.
         problem: String,
     },
     /// The run was made with another configuration.

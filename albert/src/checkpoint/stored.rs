@@ -24,7 +24,6 @@ pub(crate) enum Content {
     Parameter(String),
     /// The identity matrix.
     Identity,
-    /// Zeros.
     Zeros,
 }
 

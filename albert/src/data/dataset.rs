@@ -34,9 +34,9 @@ pub struct SourceCounts {
     pub sentences: u64,
     /// Tokens, both sides.
     pub tokens: u64,
-    /// Held-out documents.
+    /// Number of held-out documents.
     pub held_out_documents: u64,
-    /// Held-out tokens.
+    /// Number of held-out tokens.
     pub held_out_tokens: u64,
 }
 

@@ -74,7 +74,7 @@ pub enum DataError {
     Damaged {
         /// Damaged file.
         path: PathBuf,
-        /// The problem.
+        /// Reason, as the end of the message.
         problem: String,
     },
     /// A folder without an index.

@@ -47,7 +47,6 @@ pub(crate) struct Instance {
 /// Statistics of planning an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PlanCounts {
-    /// Instances.
     pub instances: u64,
     /// Instances with label 1.
     pub label_one: u64,

@@ -95,7 +95,6 @@ impl Sampler {
         self.assembler.masker()
     }
 
-    /// The settings.
     pub(crate) fn settings(&self) -> &DataSettings {
         self.assembler.settings()
     }

@@ -33,7 +33,6 @@ pub(crate) const VERSION: u32 = 1;
 /// Bytes before the first section.
 pub const HEADER_BYTES: usize = 80;
 
-/// Header of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardHeader {
     /// Bytes per id, 2 or 4.
@@ -212,7 +211,6 @@ impl Shard {
         Ok(())
     }
 
-    /// The header.
     pub(crate) fn header(&self) -> &ShardHeader {
         &self.header
     }

@@ -55,7 +55,7 @@ impl<R: BufRead> BufRead for Counted<R> {
 /// Source of text. A file may be plain, compressed with gzip or zstd, or UTF-16 with a byte-order mark; the path `-` is standard input.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A file.
+    /// A file, or standard input for `-`.
     File(PathBuf),
     /// Text in memory.
     Memory {

@@ -50,7 +50,7 @@ pub struct PretrainRecipe {
     pub first_values: FirstValues,
     /// Weights of the losses.
     pub loss: LossSettings,
-    /// Optimizer.
+    /// Optimizer and its settings.
     pub optimizer: OptimizerSettings,
     /// Learning-rate schedule.
     pub schedule: ScheduleSettings,

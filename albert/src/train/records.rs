@@ -59,7 +59,7 @@ pub struct StepReport<F> {
 pub enum Record<F, E> {
     /// Training since the previous record.
     Train(TrainRecord<F>),
-    /// An evaluation.
+    /// Metrics of an evaluation.
     Evaluation(EvaluationRecord<E>),
 }
 

@@ -13,7 +13,7 @@ use crate::model::{Blocks, ForwardOptions, Recompute};
 
 pub use engine::optim::OptimizerKind;
 
-/// Settings of the optimizer.
+/// Section `optimizer` of a recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSettings {

@@ -28,9 +28,9 @@ pub enum TokenizerError {
     /// The tokenizer cannot be written in this format.
     #[error("cannot write this tokenizer as {format}: {reason}")]
     Export {
-        /// Format.
+        /// Name of the format.
         format: &'static str,
-        /// Reason.
+        /// Reason, as the end of the message.
         reason: &'static str,
     },
     /// The tokenizer does not belong to the model.

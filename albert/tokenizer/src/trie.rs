@@ -20,7 +20,6 @@ const BLOCK: usize = 256;
 /// Offset of a node without children, outside the array: every step from it fails the bounds check.
 const LEAF_OFFSET: usize = FIELD as usize & !(BLOCK - 1);
 
-/// The trie.
 #[derive(Debug, Clone)]
 pub(super) struct Trie {
     units: Vec<u64>,

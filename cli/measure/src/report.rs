@@ -43,7 +43,7 @@ pub struct About {
 /// Another contender of the same rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Peer {
-    /// Name.
+    /// Name of the contender.
     pub name: String,
     /// Seconds per call, wall time.
     pub seconds: Spread,

@@ -11,7 +11,7 @@ use std::{io::Write, process::ExitCode};
   albert completions bash > ~/.local/share/bash-completion/completions/albert
   albert completions zsh > ~/.zfunc/_albert")]
 pub(crate) struct Completions {
-    /// Shell
+    /// Shell to complete commands in
     shell: Shell,
 }
 

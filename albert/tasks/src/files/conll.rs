@@ -35,9 +35,9 @@ use super::table::in_order;
 /// Columns to read, counted from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagColumns {
-    /// Word.
+    /// Column of the word.
     pub word: usize,
-    /// Tag; `None` for the last column.
+    /// Column of the tag; `None` for the last column.
     pub tag: Option<usize>,
 }
 

@@ -100,7 +100,7 @@ pub enum TaskError {
     Prediction {
         /// Id of the example.
         id: String,
-        /// The problem.
+        /// Reason, as the end of the message.
         problem: String,
     },
 }

@@ -73,7 +73,7 @@ impl Problem {
 pub enum Label {
     /// Class index.
     Class(u32),
-    /// A number.
+    /// Target of a regression.
     Number(f32),
 }
 
@@ -86,7 +86,7 @@ pub struct Text {
     pub first: String,
     /// The second text of a pair.
     pub second: Option<String>,
-    /// Label.
+    /// Label, if known.
     pub label: Option<Label>,
 }
 
@@ -95,7 +95,7 @@ pub struct Text {
 pub struct Tagged {
     /// Name of its prediction.
     pub id: String,
-    /// The words.
+    /// Words of the sentence.
     pub words: Vec<String>,
     /// Class of each word; empty if unknown.
     pub tags: Vec<u32>,
@@ -121,7 +121,7 @@ pub struct Choice {
 /// A span of a passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its text.
+    /// Text of the answer.
     pub text: String,
     /// Its first byte in the passage. (Files count characters.)
     pub start: usize,
@@ -134,7 +134,7 @@ pub struct Question {
     pub id: String,
     /// Passage, shared by its examples.
     pub passage: Arc<str>,
-    /// The question.
+    /// Text of the question.
     pub question: String,
     /// Answers by annotators: one in training files, several in dev and test files. Empty if there is no answer or it is unknown.
     pub answers: Vec<Answer>,

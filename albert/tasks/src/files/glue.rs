@@ -51,7 +51,7 @@ impl fmt::Display for Split {
     }
 }
 
-/// A GLUE task.
+/// Task of the GLUE benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GlueTask {
@@ -206,7 +206,6 @@ impl GlueTask {
         }
     }
 
-    /// Its splits.
     pub(crate) fn splits(self) -> &'static [Split] {
         match self {
             Self::Ax => &[Split::Test],

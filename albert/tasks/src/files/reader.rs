@@ -56,14 +56,14 @@ pub enum RemarkKind {
     AnswerElsewhere {
         /// Id of the question.
         id: String,
-        /// Its text.
+        /// Text of the answer.
         text: String,
         /// Its stated first character.
         start: i64,
     },
     /// A training question without a usable answer; it is skipped.
     NoUsableAnswer {
-        /// Its id.
+        /// Id of the question.
         id: String,
     },
     /// Rows without any value, as spreadsheets write them; they are skipped. The remark is at the first one.
@@ -78,7 +78,7 @@ pub enum RemarkKind {
     },
     /// An example that cannot be used; it is skipped.
     Unusable {
-        /// The problem.
+        /// Reason, as the end of the message.
         problem: String,
     },
     /// Remarks beyond the limit, which are counted but not stored.
@@ -164,7 +164,7 @@ pub struct Unusable {
     pub id: Option<String>,
     /// File and line.
     pub at: Place,
-    /// The problem.
+    /// Reason, as the end of the message.
     pub problem: String,
 }
 

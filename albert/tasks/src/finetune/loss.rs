@@ -46,7 +46,6 @@ pub(super) enum Scores {
     },
 }
 
-/// Scores of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum WindowScore {
     /// Start and end logits of every token.

@@ -53,7 +53,7 @@ pub struct FinetuneRecipe {
     pub batch: BatchSettings,
     /// Dropout rates in training.
     pub dropout: DropoutSettings,
-    /// Optimizer.
+    /// Optimizer and its settings.
     pub optimizer: OptimizerSettings,
     /// Learning-rate schedule.
     pub schedule: FinetuneSchedule,

@@ -93,7 +93,7 @@ pub enum ExampleReader {
 /// Some examples of a file.
 #[derive(Debug)]
 pub struct Portion {
-    /// The examples.
+    /// Usable examples, in order.
     pub examples: Examples,
     /// Skipped examples, in order.
     pub unusable: Vec<Unusable>,

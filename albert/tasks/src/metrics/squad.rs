@@ -23,7 +23,6 @@ use super::answer_text::{normalize_answer, shared_words};
 /// A question with its gold answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gold {
-    /// Id.
     pub id: String,
     /// Answers by annotators; empty for no answer.
     pub answers: Vec<String>,
@@ -40,7 +39,7 @@ enum Version {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluationError {
-    /// No question.
+    /// There are no questions.
     #[error("no question to evaluate; is the file of questions the right one?")]
     NoQuestions,
     /// A duplicate id.

@@ -41,15 +41,12 @@ impl Default for DecodeSettings {
 /// A start token of the SQuAD 2.0 head with its end tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BeamStart {
-    /// Token.
     pub token: usize,
-    /// Its log-probability.
     pub log_probability: f64,
     /// End tokens with log-probabilities.
     pub ends: Vec<(usize, f64)>,
 }
 
-/// Scores of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WindowScores<'a> {
     /// SQuAD 1.1 and Hugging Face: logits of each token.
@@ -75,7 +72,7 @@ pub struct Candidate {
     pub text: String,
     /// Its bytes in the passage.
     pub bytes: Range<usize>,
-    /// Its score.
+    /// Score, as defined in the module.
     pub score: f64,
     /// Probability among the candidates.
     pub probability: f64,

@@ -70,7 +70,6 @@ pub(crate) enum SpanError {
         "the tokenizer adds no piece before a pair (post_processor); questions need one to represent \"no answer\""
     )]
     NoFirstPiece,
-    /// A stride of 0.
     #[error("stride = 0: expected at least 1")]
     NoStride,
 }
@@ -121,7 +120,6 @@ pub(crate) enum GoldSpan {
     Whole(Range<usize>),
     /// The answer starts or ends inside a piece or at a character without a piece, so the text of the pieces differs.
     Within {
-        /// Pieces.
         pieces: Range<usize>,
         /// Their bytes of the passage.
         covers: Range<usize>,

@@ -36,7 +36,7 @@ pub enum Kernel {
     LayerNormFused,
     /// Gradients of LayerNorm: input, gain and bias.
     LayerNormBackward,
-    /// Softmax.
+    /// Softmax of each row.
     SoftmaxForward,
     /// Gradient of softmax, from its output.
     SoftmaxBackward,
