@@ -12,7 +12,7 @@
 //!
 //! A closed pipe is exit code 0, because the reader stopped on purpose: `albert kernels list | head -1` does not fail, even
 //! with `pipefail`. Commands that also write files write them before they print, or print through [`results_beside_files`],
-//! so that a closed pipe never prevents a file.
+//! so that a closed pipe never prevents the writing of a file.
 
 use anyhow::Context;
 use engine::io::{AtomicFile, check_output};

@@ -16,7 +16,7 @@
 //! Source: Lan et al. 2020, section 4.1, equation 2 (after Joshi et al. 2020); released `create_masked_lm_predictions`.
 //! Differences from the released code, each a setting or without effect on the distribution: the length comes from the
 //! seeded stream (instead of an unseeded one); random pieces exclude the special ones unless `random_includes_specials`;
-//! a word ends at `[SEP]` (instead, a continuation piece right after `[SEP]` joined the word before it).
+//! a word ends at `[SEP]` (in the released code, a continuation piece right after `[SEP]` joins the word before it).
 
 use engine::philox::Stream;
 use serde::Serialize;

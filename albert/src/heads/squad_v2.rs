@@ -1,4 +1,4 @@
-//! The released head for SQuAD 2.0: the end is conditioned on the start, and a classifier says whether there is an answer.
+//! The released head for SQuAD 2.0: the end is conditioned on the start, and a classifier predicts whether there is an answer.
 //!
 //! ```text
 //! start    s = x·wsᵀ + bs - 1e30·hidden                              [T]

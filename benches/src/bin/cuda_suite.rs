@@ -12,7 +12,7 @@
 //! |---|---|
 //! | 0 | everything that ran passed |
 //! | 1 | cases failed, or losses differ too much |
-//! | 2 | there is no such device |
+//! | 2 | the device does not exist |
 //! | 3 | the device was lost: after a fault of a kernel every call fails, and the rest did not run |
 //! | 4 | a case did not end within `--patience` |
 //! | 64 | wrong usage |

@@ -2,20 +2,21 @@
 //!
 //! | command | after a kill | required |
 //! |---|---|---|
-//! | pretrain, finetune, ablate | started with `--resume` (ablate: without)  | ends with the files of an uninterrupted run |
-//! | data build, tokenizer train, convert, predict | restarted     | the output is absent, the old one or the complete new one |
+//! | pretrain, finetune, ablate | started with `--resume` (ablate: without) | ends with the files of an uninterrupted run |
+//! | data build, tokenizer train, convert, predict | restarted | the output is absent, the old one or the complete new one |
 //!
 //! After every kill, each file under a final name is complete: JSON parses, checksums match, outputs that are renamed into
 //! place equal those of the reference. After the last start there are no leftovers: the folder contains the same names as
 //! the reference. All files are compared byte by byte, except:
 //!
-//! * timings (`seconds`, `tokens_per_second`, `speed`, `data_share`) in `metrics.jsonl` and JSON files, and `table.md`, which prints the speeds and metrics of `table.json`;
+//! * timings (`seconds`, `tokens_per_second`, `speed`, `data_share`) in `metrics.jsonl` and JSON files, and `table.md`,
+//!   which prints the speeds and metrics of `table.json`;
 //! * the header of a checkpoint, which contains the seconds of the run; its tensors are compared;
 //! * TensorBoard event files: each start opens a new one, named after the time.
 //!
-//! A normal test run makes a few kills of each kind. The campaign: `ALBERT_KILLS=1000 cargo test --release -p
-//! albert-tests --test program kills -- --nocapture`. Kills at system calls need `strace`; without it they are
-//! reported as skipped.
+//! A normal test run makes a few kills of each kind. The campaign:
+//! `ALBERT_KILLS=1000 cargo test --release -p albert-tests --test program kills -- --nocapture`. Kills at system calls
+//! need `strace`; without it they are reported as skipped.
 #![cfg(unix)]
 
 use albert_tests::{

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! | data block | data block | .. | metaindex block | index block | footer, 48 bytes |
-//! block    entries, then u32 restart offsets, then their count u32;  behind it 1 byte compression, u32 masked CRC-32C
+//! block    entries, then u32 restart offsets, then their count u32;  after it 1 byte compression, u32 masked CRC-32C
 //! entry    varints shared, own, value length; then own bytes of key (the first `shared` are those of the key before)
 //!          and the value
 //! index    an entry for each data block, its value the block's place: varints offset and size

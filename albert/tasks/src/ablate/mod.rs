@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Finished stages are not repeated; an interrupted stage resumes from its newest checkpoint. Several processes may
-//! share OUTPUT: each runs only unlocked runs. Rows with equal recipes run once, even across sections.
+//! share OUTPUT: each executes only runs that are not locked. Rows with equal recipes run once, even across sections.
 //! The tables are structured like the paper's (Lan et al. 2020, tables 3 to 6 and 11 to 12): parameters, speed,
 //! accuracies of the pre-training objectives, task scores, their average.
 

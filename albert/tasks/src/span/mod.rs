@@ -7,7 +7,7 @@
 //!
 //! | file            | content                                                         |
 //! |-----------------|-----------------------------------------------------------------|
-//! | `features.rs`   | windows, position of the right answer                           |
+//! | `features.rs`   | windows, position of the correct answer                         |
 //! | `decode.rs`     | the n best answers, from both heads; the null score             |
 //! | `threshold.rs`  | thresholds on null scores                                       |
 //! | `ensemble.rs`   | ensembles of models                                             |
