@@ -71,7 +71,7 @@ enum Command {
     Convert(commands::convert::Arguments),
     /// Fill the [MASK]s in a text
     FillMask(commands::fill_mask::Arguments),
-    /// Write hidden states, attention, logits, losses and gradients of a model as tensors
+    /// Write hidden states, attention, logits, losses and gradients of a model as tensors, to compare with another program
     Forward(commands::forward::Arguments),
     /// Compute an embedding of each line of text
     Embed(commands::embed::Arguments),

@@ -335,7 +335,7 @@ fn an_albert_is_not_written_as_a_bert() {
 fn an_index_that_lies_is_refused() {
     const INDEX: &str = "model.safetensors.index.json";
     for (from, to, expected) in [
-        ("classifier.bias", "classifier.bios", "for tensor classifier.bios, but that file does not contain it"),
+        ("classifier.bias", "classifier.bios", "for tensor classifier.bios, which is not in it"),
         ("\"model-00003", "\"../model-00003", "expected the name of a file in the same folder"),
         ("model-00002-of", "model-00007-of", "it names model-00007-of-00003.safetensors, which is not there"),
         ("weight_map", "map", "`weight_map`"),

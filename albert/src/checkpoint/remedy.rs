@@ -31,11 +31,11 @@ pub(super) fn of_file(name: &str) -> String {
             true => {
                 format!("{name} is a part, and model.safetensors.index.json is not there; fetch all files of the model")
             }
-            false => format!("{name} is not named model.safetensors; if it is the right model, copy it to that name"),
+            false => format!("{name} has a different name; if it is the right model, copy it to model.safetensors"),
         };
     }
     if ends(&[".safetensors.index.json"]) || lower.starts_with("model.safetensors.index") {
-        return format!("{name} is not named model.safetensors.index.json; copy it to that name");
+        return format!("{name} has a different name; copy it to model.safetensors.index.json");
     }
     if ends(&[".onnx", ".ot", ".gguf", ".xml", ".tflite", ".pb", ".mlmodel", ".mlpackage", ".engine"]) {
         return format!(

@@ -82,9 +82,7 @@ impl Weights {
                 }
             };
             if !files[at].contains(tensor) {
-                return Err(wrong(format!(
-                    "`weight_map` has {file} for tensor {tensor}, but that file does not contain it"
-                )));
+                return Err(wrong(format!("`weight_map` has {file} for tensor {tensor}, which is not in it")));
             }
             file_of.insert(tensor.clone(), at);
         }

@@ -204,7 +204,7 @@ mod tests {
             (r#"{"ids": [1]}"#, "unknown field"),
             (r#"{"input_ids": []}"#, "is empty"),
             (r#"{"input_ids": [100]}"#, "`input_ids` contains 100 (number 0), but the model has 100 pieces"),
-            (r#"{"input_ids": [-1]}"#, "holds -1"),
+            (r#"{"input_ids": [-1]}"#, "contains -1"),
             (r#"{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9]}"#, "9 tokens, but the model has 8 positions"),
             (r#"{"input_ids": [1, 2], "attention_mask": [1]}"#, "both must be alike"),
             (r#"{"input_ids": [1, 2], "attention_mask": [0, 0]}"#, "hides every token"),

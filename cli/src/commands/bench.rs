@@ -37,7 +37,7 @@ use std::{
   albert bench gemm --shapes albert --against before.json
   albert bench compare old/albert new/albert gemm --shapes albert
 
-A figure marked * has a reason to doubt it, which is printed below the table.")]
+A value marked * is doubtful; the reason is printed below the table.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Mode>,

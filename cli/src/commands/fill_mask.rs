@@ -75,10 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         errors.tell(total);
         ended = stopped;
     } else {
-        ensure!(
-            !arguments.text.iter().any(|text| text == "-"),
-            "-: standard input cannot be combined with other texts"
-        );
+        ensure!(!arguments.text.iter().any(|text| text == "-"), "-: standard input cannot be combined with texts");
         for text in &arguments.text {
             let masks = filler.borrow_mut().fill(text, arguments.top)?;
             out.put(&of_text(arguments, text, &masks))?;

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Fine-tuned model folder; several are averaged. A run over seeds counts as all of its models
     #[arg(long, required = true)]
     model: Vec<PathBuf>,
-    /// Read the examples in the layout of another task with the same labels: mnli-mismatched or ax for a model of mnli
+    /// Read the examples of another task with the same labels: mnli-mismatched or ax for a model of mnli
     #[arg(long)]
     task: Option<String>,
     /// Examples: a published test or dev file of the task, or a custom file, also .gz and .zst; labels are optional. - is

@@ -159,6 +159,6 @@ fn weights_beyond_bf16_are_refused_in_bf16_alone() {
     let key = bytes.windows(10).position(|bytes| bytes == b"\"checksum\"").expect("the file has a checksum");
     bytes[key + 1] = b'C';
     std::fs::write(&file, bytes).unwrap();
-    let parts = ["precision = bf16: ", "holds 3.4028235e38", "at most 3.39e38", "choose f32"];
+    let parts = ["precision = bf16: ", "contains 3.4028235e38", "at most 3.39e38", "choose f32"];
     forward(folder.path(), "--precision bf16").fails_with(&parts);
 }

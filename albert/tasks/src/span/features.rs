@@ -66,9 +66,7 @@ pub(crate) enum SpanError {
         question: usize,
     },
     /// The tokenizer does not add a piece before the question, which stands for "no answer".
-    #[error(
-        "the tokenizer adds no piece before a pair (post_processor); questions need one to represent \"no answer\""
-    )]
+    #[error("the tokenizer adds no piece before a pair (post_processor); questions need one for \"no answer\"")]
     NoFirstPiece,
     #[error("stride = 0: expected at least 1")]
     NoStride,

@@ -29,8 +29,8 @@ use std::{
   albert bench compare old/albert new/albert gemm --m 512 --n 768 --k 768 --threads 1
   albert bench compare --pairs 31 old/albert new/albert layernorm
 
-A ratio is the time of OLD over the time of NEW, by CPU time in parentheses: above 1, NEW is faster. Exit code 3 if NEW is slower
-beyond doubt in a case.")]
+A ratio is the time of OLD divided by the time of NEW, by CPU time in parentheses: above 1, NEW is faster. Exit code 3 if the whole
+interval of a case is below 0.98.")]
 pub(crate) struct Compare {
     /// Pairs of processes, at least 11
     #[arg(long, value_parser = whole::<{ LEAST_PAIRS as u64 }, usize>, default_value_t = 15)]
