@@ -76,6 +76,7 @@ plant layers quick "\`use kernels as k\` in another command than \`albert kernel
 plant layers quick "\`unsafe\` in \`albert\`, on a line with a string" "unsafe code outside" "echo 'fn f() { g(\"/\"); unsafe { h() } }' >>albert/src/embed.rs"
 plant links quick "a reference to a page that does not exist" "no such file: nowhere.md" "printf '\n[a][b]\n\n[b]: nowhere.md\n' >>docs/checks.md"
 plant links quick "a heading renamed" "no such heading: #ranks" "sed -i 's/^## Ranks/## Processes/' docs/checks.md"
+plant prose quick "a doc comment that begins with What" "begin with a noun phrase" "printf '\n/// What is planted.\nfn planted() {}\n' >>albert/src/mean.rs"
 plant circles quick "\`use super::encoder; encoder::Blocks\` in \`composed.rs\`" "circle of model::composed, model::encoder" "echo 'use super::encoder; type Planted = encoder::Blocks;' >>albert/src/model/composed.rs"
 plant circles quick "\`circles.py\` follows no paths in code" "0 circles found" "sed -i 's/len(path) > 1 or word not in NOT_A_PATH/False/' .ci/circles.py"
 plant size quick "a file of 501 lines" "planted.rs: 501 lines of code; expected at most 500" "seq 501 | sed 's/.*/const X&: u8 = 0;/' >engine/src/planted.rs && git add engine/src/planted.rs"

@@ -34,7 +34,7 @@ struct State {
     taken: Vec<Range<usize>>,
     next: usize,
     events: Vec<Event>,
-    /// What dropped storages left, for later ones.
+    /// Allocations of dropped storages, for later ones.
     emptied: Vec<Arc<Option<Storage>>>,
     /// Number of dry runs so far.
     runs: u64,

@@ -7,7 +7,7 @@
 //!
 //! Programmatic dependent launch: a kernel may start before the previous one is complete. Its prologue, up to [`roles`], reads
 //! parameters alone: it prefetches tensor maps and initializes mbarriers. Then every thread waits until the previous kernel is
-//! complete. All earlier kernels are complete, too: the previous one has waited for them in each block, or started after them.
+//! complete. All earlier kernels are then also complete: the previous one has waited for them in each block, or started after them.
 //! Operands are not loaded before, not even weights: the optimizer writes them, and a kernel does not know its predecessor.
 //! The producer lets the next kernel start after its last load. A block takes the registers of a whole multiprocessor, so a block
 //! of the next kernel starts where none of this one is left, and multiprocessors get one each.
