@@ -260,9 +260,9 @@ fn packing(name: &str) -> Result<Drawing> {
 /// Time of a load in cycles: about that of L2 on an H200, from request to the last byte.
 const LOAD: u32 = 900;
 /// Cycles of a column.
-const COLUMN: u32 = 64;
+const COLUMN: u32 = 128;
 
-/// Timeline of the k-tiles of a tile in a pipeline whose stages are loaded as soon as they are released.
+/// Two rounds of a pipeline whose stages are loaded as soon as they are released, and the first k-tile of the third.
 fn pipeline(tile: HopperTile) -> Drawing {
     let (stages, product) = (tile.stages as usize, tile.k_tile_cycles());
     let title = format!(
@@ -273,7 +273,7 @@ fn pipeline(tile: HopperTile) -> Drawing {
     );
     let mut drawing = Drawing::new(title, [14, 26]);
     let (mut released, mut free) = (vec![0; stages], 0);
-    for k_tile in 0..3 * stages {
+    for k_tile in 0..=2 * stages {
         let stage = k_tile % stages;
         let loaded = released[stage] + LOAD;
         let begin = free.max(loaded);
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(cells(&packing("scalar").unwrap()), 4 * 14);
         for (name, tile) in HOPPER {
             assert_eq!(cells(&super::tile(name).unwrap()), 8);
-            assert_eq!(cells(&pipeline(tile)), 6 * tile.stages as usize);
+            assert_eq!(cells(&pipeline(tile)), 2 * (2 * tile.stages as usize + 1));
         }
         assert_eq!([cells(&tile("deep").unwrap()), cells(&tile("avx512").unwrap())], [8, 28]);
         let error = tile("big").map(|_| ()).unwrap_err().to_string();
