@@ -24,7 +24,7 @@ compare "cargo build --workspace" "$work/build"
 crates normal,build >"$work/run"
 compare "cargo run" "$work/run"
 crates normal,build -p albert-kernels | cut -d ' ' -f 1-2 >"$work/kernels"
-for name in albert-kernels albert-kernels-cuda albert-kernels-proof albert-engine albert-model albert-tasks; do
+for name in albert-kernels albert-kernels-cuda albert-kernels-proof albert-engine albert-model albert-tasks albert-learn; do
   crates normal,build,dev -p "$name" | grep -F -f "$work/kernels" >"$work/one"
   compare "cargo test -p $name" "$work/one"
 done

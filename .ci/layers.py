@@ -32,7 +32,7 @@ LAYERS = {
     },
 }
 WRAPPED = {"cudarc", "memmap2"}
-ABOVE = {"albert-benches", "albert-tests"}  # any
+ABOVE = {"albert-benches", "albert-learn", "albert-tests"}  # any
 # `albert kernels` is the only command that imports kernels; `albert bench` does so through cli/measure.
 PROGRAM, ITS_KERNELS = "cli/src/main.rs", "cli/src/commands/kernels/"
 
