@@ -144,6 +144,18 @@ fn instructions_without_the_bits_of_the_device_are_counted_and_refused() {
     of("sin.approx.f32", "sm_90a", "--fidelity exact").is_wrong_usage(&[expected]);
 }
 
+#[test]
+fn the_course_shows_current_drawings() {
+    for (drawing, file) in [
+        ("tile avx2", include_str!("../../../docs/learn/tile-avx2.svg")),
+        ("pipeline wide", include_str!("../../../docs/learn/pipeline-wide.svg")),
+    ] {
+        let svg = run(&format!("kernels draw {drawing}")).succeeds().stdout;
+        let name = drawing.replace(' ', "-");
+        assert!(svg == file, "docs/learn/{name}.svg is another drawing; write it with `albert kernels draw {drawing}`");
+    }
+}
+
 /// Copies a tile of 4 x 8 floats, two rows and eight columns into a matrix of 6 x 16, to y.
 const TILE: &str = "
 .version 8.0
