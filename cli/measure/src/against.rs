@@ -213,7 +213,7 @@ mod tests {
         let case = |interval| Compared { name: String::new(), differs: vec![], ratio: 0.9, interval };
         assert!(case([0.85, 0.97]).is_slower() && !case([0.8, 1.01]).is_slower());
         assert!(case([0.85, 0.97]).to_string().ends_with("ratio 0.900 [0.850, 0.970]  slower"));
-        assert!(Saved::read("{}").unwrap_err().contains("no report"));
+        assert!(Saved::read("{}").unwrap_err().contains("not a report"));
         assert!(Saved::read("x").unwrap_err().contains("not JSON"));
     }
 
