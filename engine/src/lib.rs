@@ -10,8 +10,8 @@
 //! [`memory`] the memory planner; [`device`] CPU, GPU and simulated GPU.
 //!
 //! `examples/`: two spirals from training to a file and back; a small net; the same loop written out; an operation of another
-//! crate with its gradient check. `docs/engine.md` has the list of operations, a `Cargo.toml` for a crate of your own, and
-//! explains storage, tape and the memory plan.
+//! crate with its gradient check; one whose kernel is PTX of its own. `docs/engine.md` has the list of operations, a `Cargo.toml`
+//! for a crate of your own, and explains storage, tape and the memory plan.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 mod communicator;

@@ -3,6 +3,8 @@
 
 #[path = "../examples/logistic_regression.rs"]
 mod logistic_regression;
+#[path = "../examples/own_gpu_kernel.rs"]
+mod own_gpu_kernel;
 #[path = "../examples/own_operation.rs"]
 mod own_operation;
 #[path = "../examples/two_layer_network.rs"]
@@ -31,4 +33,11 @@ fn an_operation_of_ones_own_has_right_gradients_and_is_profiled() {
     let (worst, rows) = own_operation::check().unwrap();
     assert!(worst < 1e-3, "gradient off by {worst}");
     assert_eq!(rows, ["rms_norm", "rms_norm.backward"]);
+}
+
+#[test]
+fn a_kernel_of_ones_own_computes_on_a_simulated_gpu_what_a_cpu_does() {
+    let [y, dx] = own_gpu_kernel::run("cuda-sim").unwrap();
+    assert_eq!([&y, &dx], own_gpu_kernel::run("cpu").unwrap().each_ref());
+    assert!(y[0] == 1.0 && dx[0] == -1.0 && y[100] == 0.0, "{} {} {}", y[0], dx[0], y[100]);
 }

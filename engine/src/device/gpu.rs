@@ -21,7 +21,7 @@ use crate::{
 };
 use kernels::Cpu;
 use kernels_cuda::{arguments::Arguments, program::Program, reduce::COUNTERS};
-use ptx::{Launch, Sm};
+use ptx::{Launch, Module, Sm};
 use std::{
     any::{Any, TypeId},
     collections::HashMap,
@@ -144,19 +144,48 @@ impl Gpu {
         spec: K,
         program: impl FnOnce(Sm) -> Program,
     ) -> Result<FunctionHandle> {
+        self.loaded(spec, |sm| {
+            let program = program(sm);
+            (program.name.entry(), program.text)
+        })
+    }
+
+    /// The function of `key`, whose entry and text `text` returns if it is used for the first time.
+    fn loaded<K: Eq + Hash + Send + 'static>(
+        &self,
+        key: K,
+        text: impl FnOnce(Sm) -> (String, String),
+    ) -> Result<FunctionHandle> {
         let mut functions = lock(&self.0.functions);
         let of_type =
             functions.entry(TypeId::of::<K>()).or_insert_with(|| Box::new(HashMap::<K, FunctionHandle>::new()));
         let of_type: &mut HashMap<K, FunctionHandle> = of_type.downcast_mut().expect("the map of this type");
-        if let Some(&function) = of_type.get(&spec) {
+        if let Some(&function) = of_type.get(&key) {
             return Ok(function);
         }
-        let program = program(self.0.sm);
-        let entry = program.name.entry();
-        let function = self.0.driver.load(&program.text, &entry)?;
+        let (entry, text) = text(self.0.sm);
+        let function = self.0.driver.load(&text, &entry)?;
         self.0.timeline.iter().for_each(|timeline| lock(timeline).name(function, entry.clone()));
-        of_type.insert(spec, function);
+        of_type.insert(key, function);
         Ok(function)
+    }
+
+    /// Starts the kernel `entry` of your own PTX, within [`Tape::launch_on`](crate::Tape::launch_on). `module` is called for the first
+    /// launch of this `entry`; later ones reuse the compiled kernel. `examples/own_gpu_kernel.rs` is an operation that uses it.
+    ///
+    /// The arguments must be those that the kernel declares, and every address that it reaches must be allocated.
+    ///
+    /// # Errors
+    /// The driver refuses the text or the launch.
+    pub fn launch_ptx(
+        &self,
+        entry: &'static str,
+        module: impl FnOnce(Sm) -> Module,
+        launch: Launch,
+        arguments: &[Value],
+    ) -> Result<()> {
+        let function = self.loaded(entry, |sm| (entry.to_owned(), module(sm).text()))?;
+        self.start(function, launch, &arguments)
     }
 
     /// Starts a kernel with the arguments that it declares; see [`Driver::launch`].

@@ -59,6 +59,12 @@ pub trait Arguments {
     }
 }
 
+impl Arguments for &[Value] {
+    fn push_all(&self, values: &mut Vec<Value>) {
+        values.extend_from_slice(self);
+    }
+}
+
 /// A field of a struct of arguments: one parameter, or several.
 pub(crate) trait Argument {
     /// The declared parameters.
