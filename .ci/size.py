@@ -18,7 +18,7 @@ from circles import end_of_attribute, end_of_item, tokens
 
 LONGEST_FILE, LONGEST_FUNCTION, MOST_ARGUMENTS = 500, 60, 6
 # Lines of product and of tests, public items, tracked files.
-LIMITS = {"product": 85_100, "tests": 32_900, "public items": 1_570, "files": 1_400}
+LIMITS = {"product": 85_200, "tests": 32_900, "public items": 1_570, "files": 1_400}
 # Functions that may be longer.
 LONG = {
     # Tables.
