@@ -1,4 +1,4 @@
-//! Fine-tuning of ALBERT: task files, training, evaluation, metrics.
+#![doc = include_str!("../README.md")]
 //!
 //! ```text
 //! file ── `files` ──> examples ── `finetune` ──> model, predictions ── `metrics` ──> scores
@@ -9,8 +9,6 @@
 //! * [`mod@finetune`]: recipes, runs, evaluation; [`finetune::Predictor`]: inference with a fine-tuned model.
 //! * [`metrics`], [`span`]: task metrics; answers to questions.
 //! * [`mod@ablate`]: tables of pre-trained and fine-tuned variants, as in the paper.
-//!
-//! `examples/finetune.rs` is an example program.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]

@@ -1,5 +1,4 @@
-//! Emitters of the CUDA kernels: PTX text for the operations of `kernels` (all but `int8`), with their arguments and launches.
-//! No driver.
+#![doc = include_str!("../README.md")]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 pub mod activation;

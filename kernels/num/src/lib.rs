@@ -1,5 +1,4 @@
-//! Numbers that the kernels for CPUs and those for GPUs share, so that both compute the same function: polynomial
-//! coefficients and Philox.
+#![doc = include_str!("../README.md")]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 

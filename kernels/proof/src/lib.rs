@@ -1,5 +1,4 @@
-//! Checks of the kernels: the cases of each operation, its reference in f64, the tolerance, runners for CPUs
-//! and GPUs, recorded bits. Used by tests, `doctor --verify`, `bench` and the GPU suite; no library depends on it.
+#![doc = include_str!("../README.md")]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 pub mod activation;
