@@ -318,65 +318,52 @@ impl Producer<'_> {
                 let full = state.barrier(k, base, layout.full());
                 k.mbarrier_arrive_expect(full, layout.stage_bytes());
                 let stage = k.index(base, state.stage, layout.stage_bytes());
-                self.load(k, 0, maps[0], stage, work.origin[0], depth, full);
-                if layout.ranks == 1 {
-                    self.load(k, 1, maps[1], stage, work.origin[1], depth, full);
-                } else {
-                    self.multicast_b(k, maps[1], stage, work.origin[1], depth, full);
-                }
+                self.boxes(k, 0, stage, [work.origin[0], depth], |to, at| k.tensor_load(to, maps[0], at, full));
+                self.load_b(k, maps[1], stage, [work.origin[1], depth], full);
                 k.add_into(depth, depth, HopperTile::K);
                 state.advance(k);
             });
         });
     }
 
-    /// Issues the TMA loads of this block's half of B's part of a k-tile into both blocks of the pair: half of the columns, or
-    /// of k where it runs down the columns, since a box of 64 columns does not halve.
-    fn multicast_b(
+    /// Issues the TMA loads of B's part of a k-tile; of a pair, this block's half into both blocks: half of the columns, or of k
+    /// where it runs down the columns, since a box of 64 columns does not halve.
+    fn load_b(
         &self,
         k: &Entry,
         map: Ptr<Generic>,
         stage: Ptr<Shared>,
-        origin: Reg<U32>,
-        depth: Reg<U32>,
+        [origin, depth]: [Reg<U32>; 2],
         full: Address<Shared>,
     ) {
-        let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
+        if self.layout.ranks == 1 {
+            return self.boxes(k, 1, stage, [origin, depth], |to, at| k.tensor_load(to, map, at, full));
+        }
         let half = self.layout.half_of_b();
         let rank = k.special(Special::ClusterRank);
         let (stage, first) = (k.index(stage, rank, half * ROW), k.mul_lo(rank, half));
+        let start = if self.layout.along_k[1] { [k.add(origin, first), depth] } else { [origin, k.add(depth, first)] };
         let ranks = (1 << PAIR) - 1;
-        let at = |box_of: u32| stage.at((PipelineLayout::A + box_of * BOX) as i32);
-        if self.layout.along_k[1] {
-            k.tensor_multicast(at(0), map, [signed(depth), signed(k.add(origin, first))], full, ranks);
-        } else {
-            let depth = signed(k.add(depth, first));
-            for i in 0..self.layout.tile.n / 64 {
-                let column = if i == 0 { origin } else { k.add(origin, 64 * i) };
-                k.tensor_multicast(at(i), map, [signed(column), depth], full, ranks);
-            }
-        }
+        self.boxes(k, 1, stage, start, |to, at| k.tensor_multicast(to, map, at, full, ranks));
     }
 
-    /// Issues the TMA loads of one operand's part of a k-tile.
-    fn load(
+    /// Calls `copy` with place and coordinates of each box of one operand's part of a k-tile.
+    fn boxes(
         &self,
         k: &Entry,
         operand: usize,
-        map: Ptr<Generic>,
         stage: Ptr<Shared>,
-        origin: Reg<U32>,
-        depth: Reg<U32>,
-        full: Address<Shared>,
+        [origin, depth]: [Reg<U32>; 2],
+        copy: impl Fn(Address<Shared>, [Reg<S32>; 2]),
     ) {
         let signed = |value: Reg<U32>| k.reinterpret::<U32, S32>(value);
         let (start, extent) = [(0, HopperTile::M), (PipelineLayout::A, self.layout.tile.n)][operand];
         if self.layout.along_k[operand] {
-            k.tensor_load(stage.at(start as i32), map, [signed(depth), signed(origin)], full);
+            copy(stage.at(start as i32), [signed(depth), signed(origin)]);
         } else {
             for i in 0..extent / 64 {
                 let column = if i == 0 { origin } else { k.add(origin, 64 * i) };
-                k.tensor_load(stage.at((start + i * BOX) as i32), map, [signed(column), signed(depth)], full);
+                copy(stage.at((start + i * BOX) as i32), [signed(column), signed(depth)]);
             }
         }
     }
