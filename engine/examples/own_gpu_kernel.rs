@@ -3,7 +3,7 @@
 //! One kernel serves both passes: out = factor·a·b, element by element.
 //!
 //! `cargo run --release -p albert-engine --example own_gpu_kernel`
-use engine::device::driver::Value;
+use engine::device::{PtxKernel, driver::Value};
 use engine::{
     BackwardContext, Cost, Cpu, DType, Device, EngineError, Op, ParamBuilder, Result, Tape, Tensor, Var, Workspace,
 };
@@ -11,23 +11,31 @@ use ptx::{F32, Launch, Module, Sm, Special, U32};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Name of the kernel: the engine compiles it once for each device.
-const ENTRY: &str = "product_of_elements";
 
-fn module(sm: Sm) -> Module {
-    let mut module = Module::new(sm);
-    module.entry(ENTRY, [THREADS, 1, 1], |k| {
-        let [out, a, b] = ["out", "a", "b"].map(|name| k.pointer_param(name));
-        let (factor, n) = (k.param::<F32>("factor"), k.param::<U32>("n"));
-        let [out, a, b] = [out, a, b].map(|pointer| k.cvta_to_global(k.ld_param_pointer(pointer)));
-        let (factor, n) = (k.ld_param(factor), k.ld_param(n));
-        let i = k.mad_lo(k.special(Special::CtaidX), k.special(Special::NtidX), k.special(Special::TidX));
-        k.if_(k.lt(i, n), || {
-            let [[a], [b]] = [a, b].map(|from| k.ld::<F32, 1>(k.index(from, i, 4).at(0)));
-            k.st(k.index(out, i, 4).at(0), [k.mul(factor, k.mul(a, b))]);
+/// The kernel. It has one specialization; fields such as a tile or a type would make several.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Product;
+
+impl PtxKernel for Product {
+    fn entry(&self) -> String {
+        "product_of_elements".to_owned()
+    }
+
+    fn module(&self, sm: Sm) -> Module {
+        let mut module = Module::new(sm);
+        module.entry(&self.entry(), [THREADS, 1, 1], |k| {
+            let [out, a, b] = ["out", "a", "b"].map(|name| k.pointer_param(name));
+            let (factor, n) = (k.param::<F32>("factor"), k.param::<U32>("n"));
+            let [out, a, b] = [out, a, b].map(|pointer| k.cvta_to_global(k.ld_param_pointer(pointer)));
+            let (factor, n) = (k.ld_param(factor), k.ld_param(n));
+            let i = k.mad_lo(k.special(Special::CtaidX), k.special(Special::NtidX), k.special(Special::TidX));
+            k.if_(k.lt(i, n), || {
+                let [[a], [b]] = [a, b].map(|from| k.ld::<F32, 1>(k.index(from, i, 4).at(0)));
+                k.st(k.index(out, i, 4).at(0), [k.mul(factor, k.mul(a, b))]);
+            });
         });
-    });
-    module
+        module
+    }
 }
 
 /// out = factor·a·b on the device of the tape.
@@ -43,12 +51,8 @@ fn multiply(tape: &Tape<'_>, name: &'static str, out: &mut Tensor, factor: f32, 
             let n = out.len() as u32;
             let launch = Launch { grid: [n.div_ceil(THREADS), 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
             let [a, b] = [a, b].map(|operand| Value::Address(operand.address()));
-            gpu.launch_ptx(
-                ENTRY,
-                module,
-                launch,
-                &[Value::Address(out.address_mut()), a, b, Value::F32(factor), Value::U32(n)],
-            )
+            let arguments = [Value::Address(out.address_mut()), a, b, Value::F32(factor), Value::U32(n)];
+            gpu.launch_ptx(&Product, launch, &arguments)
         }
     })
 }

@@ -25,7 +25,9 @@ use albert_tests::{
     program::run,
     run_folder::World,
 };
+use engine::device::{PtxKernel, driver::Value};
 use engine::{Cpu, Device, Isa, ParamBuilder, Precision, Workspace};
+use ptx::{Launch, Module, Sm};
 use std::{fs, path::Path, sync::atomic::AtomicBool};
 
 #[path = "../fake/cuda_counts.rs"]
@@ -176,6 +178,33 @@ fn copies_are_whole() {
     }
 }
 
+/// Parameters that are read past the arguments would be other memory; kernels of two types may have one name.
+fn arguments_are_counted() {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+    struct Of<const PARAMETERS: usize>;
+    impl<const PARAMETERS: usize> PtxKernel for Of<PARAMETERS> {
+        fn entry(&self) -> String {
+            "counted".to_owned()
+        }
+        fn module(&self, sm: Sm) -> Module {
+            let mut module = Module::new(sm);
+            module.entry("counted", [32, 1, 1], |k| {
+                (0..PARAMETERS).for_each(|i| drop(k.pointer_param(&format!("p{i}"))));
+            });
+            module
+        }
+    }
+    let device = Device::named("cuda", Cpu::new(Isa::choose().unwrap(), 1).unwrap()).unwrap();
+    let gpu = device.gpu().unwrap();
+    let launch = Launch { grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 };
+    for count in [0, 1, 3] {
+        let error = gpu.launch_ptx(&Of::<2>, launch, &vec![Value::U32(0); count]).unwrap_err().to_string();
+        assert!(error.contains(&format!("{count} arguments; expected 2")), "{error}");
+    }
+    gpu.launch_ptx(&Of::<2>, launch, &[Value::U32(0); 2]).unwrap();
+    gpu.launch_ptx(&Of::<1>, launch, &[Value::U32(0)]).unwrap();
+}
+
 /// An evaluation on held-out text, including the loading of its model: waits are those of loading and of the last batch, for 2
 /// batches and for 73.
 fn measure_held_out(
@@ -272,6 +301,7 @@ fn a_step_on_a_gpu_costs_the_host_few_calls() {
     run(&format!("tokenizer train {text} --vocab-size 1000 -o {tokenizer}")).succeeds();
     run(&format!("data build {text} --tokenizer {tokenizer} -o {data}")).succeeds();
     copies_are_whole();
+    arguments_are_counted();
     // A step with a number of tokens that occurred before encodes no tensor map; at 64x512 no number occurs twice.
     let (launches, uploads, reads, waits, maps, allocations, between) = (240.0, 1.0, 0.0, 0.0, 26.0, 130.0, 0.4);
     let small = Limits { launches, uploads, reads, waits, maps, allocations, between };

@@ -182,7 +182,7 @@ impl Driver for CudaDriver {
     fn launch(&self, handle: FunctionHandle, launch: Launch, arguments: &[Value]) -> Result<(), DriverError> {
         self.session.bind()?;
         let start = || {
-            let (function, waits) = self.session.function_with_room(handle, launch.shared_bytes)?;
+            let (function, waits) = self.session.function_for(handle, launch.shared_bytes, arguments.len())?;
             // No change of the maps can panic halfway.
             let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
             let mut values = [const { MaybeUninit::uninit() }; MOST_ARGUMENTS];

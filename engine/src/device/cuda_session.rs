@@ -30,6 +30,8 @@ struct Loaded {
     shared_bytes: u32,
     /// The kernel waits for earlier ones itself (`griddepcontrol.wait`), so it may be launched before they are complete.
     waits: bool,
+    /// Number of parameters: the driver reads as many pointers to arguments.
+    parameters: usize,
 }
 
 /// Dynamic shared memory that every function may ask for; more has to be allowed first.
@@ -66,16 +68,23 @@ impl CudaSession {
     }
 
     /// The function, allowed to be launched with so much shared memory, and whether it waits for earlier kernels itself.
-    pub(super) fn function_with_room(
+    ///
+    /// # Errors
+    /// It has another number of parameters.
+    pub(super) fn function_for(
         &self,
         function: FunctionHandle,
         shared_bytes: u32,
+        arguments: usize,
     ) -> Result<(sys::CUfunction, bool), DriverError> {
         let mut loaded = self.loaded();
-        let loaded = loaded.get_mut(function.0).ok_or_else(|| DriverError::Call {
-            call: "cuLaunchKernel",
-            reason: "the function belongs to another driver".to_owned(),
-        })?;
+        let refused = |reason| DriverError::Call { call: "cuLaunchKernel", reason };
+        let loaded =
+            loaded.get_mut(function.0).ok_or_else(|| refused("the function belongs to another driver".to_owned()))?;
+        if arguments != loaded.parameters {
+            let declared = loaded.parameters;
+            return Err(refused(format!("{arguments} arguments; expected {declared}, as the kernel declares")));
+        }
         if shared_bytes > loaded.shared_bytes {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is of a module that stays loaded as long as this driver.
@@ -98,8 +107,8 @@ impl CudaSession {
         match unsafe { result::module::get_function(module, name) } {
             Ok(function) => {
                 let mut loaded = self.loaded();
-                let (shared_bytes, waits) = (SHARED_BYTES, waits(ptx, entry));
-                loaded.push(Loaded { entry: entry.to_owned(), module, function, shared_bytes, waits });
+                let (shared_bytes, (waits, parameters)) = (SHARED_BYTES, read(ptx, entry));
+                loaded.push(Loaded { entry: entry.to_owned(), module, function, shared_bytes, waits, parameters });
                 Ok(FunctionHandle(loaded.len() - 1))
             }
             Err(error) => {
@@ -145,10 +154,12 @@ impl CudaSession {
     }
 }
 
-/// True if the kernel `entry` of a text waits for earlier kernels itself.
-fn waits(ptx: &str, entry: &str) -> bool {
-    let is_named = |text: &&str| text.strip_prefix(entry).is_some_and(|rest| rest.starts_with('('));
-    ptx.split(".entry ").find(is_named).is_some_and(|text| text.contains("griddepcontrol.wait;"))
+/// Whether the kernel `entry` of a text waits for earlier kernels itself, and the number of its parameters.
+fn read(ptx: &str, entry: &str) -> (bool, usize) {
+    let is_named = |text: &&str| text.strip_prefix(entry).is_some_and(|rest| rest.trim_start().starts_with(['(', '{']));
+    let text = ptx.split(".entry ").map(str::trim_start).find(is_named).unwrap_or_default();
+    let header = text.split(['{', ')']).next().unwrap_or_default();
+    (text.contains("griddepcontrol.wait;"), header.matches(".param").count())
 }
 
 /// Loads a module and gives the compiler's log if it is refused.
@@ -175,9 +186,9 @@ fn load_module(ptx: &CString, entry: &str) -> Result<sys::CUmodule, DriverError>
 #[cfg(test)]
 mod tests {
     #[test]
-    fn only_the_kernel_that_waits_is_launched_early() {
-        let text =
-            ".visible .entry a(\n) {\n    griddepcontrol.wait;\n    ret;\n}\n.visible .entry ab(\n) {\n    ret;\n}\n";
-        assert_eq!(["a", "ab", "b"].map(|entry| super::waits(text, entry)), [true, false, false]);
+    fn waits_and_parameters_are_those_of_the_named_kernel() {
+        let text = ".visible .entry a(\n .param .u64 x,\n .param .align 64 .b8 map[128]\n) {\n griddepcontrol.wait;\n ret;\n}\n\
+            .visible .entry ab(\n .param .u32 n\n)\n.maxntid 32\n{\n ld.param.u32 %r0, [n];\n ret;\n}\n.entry b { ret; }\n";
+        assert_eq!(["a", "ab", "b"].map(|entry| super::read(text, entry)), [(true, 2), (false, 1), (false, 0)]);
     }
 }

@@ -36,6 +36,14 @@ use std::{
 /// Sizes of allocations are rounded up to multiples of this, so that tensors of nearly the same size share memory.
 const GRANULE: usize = 512;
 
+/// Specialization of a kernel of another crate, for [`Gpu::launch_ptx`]. Equal values have the same text.
+pub trait PtxKernel: Copy + Eq + Hash + Send + 'static {
+    /// Name of the kernel in the text.
+    fn entry(&self) -> String;
+    /// The text for this architecture.
+    fn module(&self, sm: Sm) -> Module;
+}
+
 /// A GPU. Cheap to clone; all clones are one device.
 #[derive(Clone)]
 pub struct Gpu(Arc<Inner>);
@@ -170,21 +178,15 @@ impl Gpu {
         Ok(function)
     }
 
-    /// Starts the kernel `entry` of your own PTX, within [`Tape::launch_on`](crate::Tape::launch_on). `module` is called for the first
-    /// launch of this `entry`; later ones reuse the compiled kernel. `examples/own_gpu_kernel.rs` is an operation that uses it.
+    /// Starts your own PTX, within [`Tape::launch_on`](crate::Tape::launch_on). It is compiled for the first launch of this value of
+    /// `kernel`. `examples/own_gpu_kernel.rs` is an operation that uses it.
     ///
-    /// The arguments must be those that the kernel declares, and every address that it reaches must be allocated.
+    /// Every address that the kernel reaches must be allocated.
     ///
     /// # Errors
-    /// The driver refuses the text or the launch.
-    pub fn launch_ptx(
-        &self,
-        entry: &'static str,
-        module: impl FnOnce(Sm) -> Module,
-        launch: Launch,
-        arguments: &[Value],
-    ) -> Result<()> {
-        let function = self.loaded(entry, |sm| (entry.to_owned(), module(sm).text()))?;
+    /// The driver refuses the text, or the arguments are not as many as the kernel declares.
+    pub fn launch_ptx(&self, kernel: &impl PtxKernel, launch: Launch, arguments: &[Value]) -> Result<()> {
+        let function = self.loaded(*kernel, |sm| (kernel.entry(), kernel.module(sm).text()))?;
         self.start(function, launch, &arguments)
     }
 

@@ -14,7 +14,7 @@ pub mod simulated;
 mod timeline;
 
 pub use driver::{Driver, DriverError, GpuInfo};
-pub use gpu::Gpu;
+pub use gpu::{Gpu, PtxKernel};
 use simulated::SimulatedDriver;
 
 use crate::{
