@@ -1,4 +1,5 @@
-//! `albert kernels draw`: layouts and schedules of the kernels as SVG, computed by the functions that the kernels use.
+//! `albert kernels draw`: layouts and schedules as SVG. Fragments and swizzles come from the functions that kernels and simulator use,
+//! a packing from a packed matrix, tiles from the constants of the kernels. A pipeline is a model with those constants.
 
 use crate::output::{results, tell};
 use anyhow::{Result, bail};
@@ -257,7 +258,7 @@ fn packing(name: &str) -> Result<Drawing> {
     Ok(drawing)
 }
 
-/// Time of a load in cycles: about that of L2 on an H200, from request to the last byte.
+/// Assumed time of a load in cycles, from request to the last byte. It is not measured: it shows that loads overlap.
 const LOAD: u32 = 900;
 /// Cycles of a column.
 const COLUMN: u32 = 128;
@@ -266,7 +267,7 @@ const COLUMN: u32 = 128;
 fn pipeline(tile: HopperTile) -> Drawing {
     let (stages, product) = (tile.stages as usize, tile.k_tile_cycles());
     let title = format!(
-        "{stages} stages, k-tiles of {} x {} x {}: loads by TMA (p: parity that the consumers wait for), then products",
+        "{stages} stages, k-tiles of {} x {} x {}: loads by TMA, an assumed {LOAD} cycles (p: parity of the wait), then products",
         HopperTile::M,
         tile.n,
         HopperTile::K
